@@ -52,69 +52,69 @@ class Config:
     """All settings. The comment behind a field: meaning, unit, special value; the default is the value."""
 
     # Where things are
-    data_dir: Path = HOME / "var"  # directory of all that this installation keeps outside a database server
-    sqlite_dirs: tuple[str, ...] = ()  # directories besides data_dir where files of SQLite nodes may lie
-    database_url: str = _secret("")  # metadata, mysql://user:password@host:3306/name; empty: embedded
-    bind: str = "127.0.0.1:8000"  # address and port the broker listens on
-    broker_name: str = ""  # the broker's name in the registry, one for each; empty: <host name>:<port>
-    broker_url: str = ""  # the broker as clients reach it; empty: http://<bind>, or the host's name for all
-    process: str = "command"  # what this process is: command, broker (gunicorn_conf.py sets it) or jobs
+    data_dir: Path = HOME / "var"  # data directory of this installation
+    sqlite_dirs: tuple[str, ...] = ()  # more directories that may have files of SQLite nodes
+    database_url: str = _secret("")  # metadata database, mysql://user:password@host:3306/name; empty: SQLite
+    bind: str = "127.0.0.1:8000"  # address and port that the broker listens on
+    broker_name: str = ""  # name of this broker in the registry, unique; empty: <host name>:<port>
+    broker_url: str = ""  # URL of this broker for clients; empty: made from bind or the host name
+    process: str = "command"  # kind of this process: command, broker (set by gunicorn_conf.py) or jobs
     # Secrets
-    secret_key: str = _secret("")  # signs consumer ids, one for all brokers; empty: in data_dir/secret.key
-    secret_key_fallbacks: tuple[str, ...] = _secret(())  # earlier ones, whose signatures are still taken
-    encryption_keys: tuple[str, ...] = _secret(())  # Fernet, for node passwords, newest first; kept likewise
+    secret_key: str = _secret("")  # signs consumer ids, the same on all brokers; empty: in data_dir
+    secret_key_fallbacks: tuple[str, ...] = _secret(())  # former signing keys that are still accepted
+    encryption_keys: tuple[str, ...] = _secret(())  # Fernet keys, newest first; empty: in data_dir
     # The web side
-    debug: bool = False  # Django's debug pages; never on a server that others reach
-    allowed_hosts: tuple[str, ...] = ()  # names it answers to; empty: loopback, or all if bound elsewhere
-    session_idle_minutes: int = 60  # nobody opened a page for so long: the portal wants a login, minutes
-    session_hours: int = 12  # so long after a login the portal wants another in any case, hours
+    debug: bool = False  # Django's debug pages; never on a server that others can reach
+    allowed_hosts: tuple[str, ...] = ()  # served host names; empty: loopback, or all if bound elsewhere
+    session_idle_minutes: int = 60  # idle time after which the portal requires a login, minutes
+    session_hours: int = 12  # maximum duration of a login, hours
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For is believed
     workers: int = 2  # broker processes
-    threads: int = 528  # threads of a worker: max_waiters of them may wait, the others work
-    max_waiters: int = 400  # long polls of a worker that wait at once; above it a pull is answered at once
+    threads: int = 528  # threads of a worker, including max_waiters for waiting pulls
+    max_waiters: int = 400  # maximum waiting pulls of a worker; others are answered at once
     # Speaking to databases
-    pool_size: int = 8  # connections of a worker to one node, at most
-    metadata_timeout_ms: int = 2000  # longest wait of a heartbeat, registration or acquire for metadata, ms
-    snapshot_interval_ms: int = 200  # how often a worker looks for changed metadata, ms
-    head_interval_ms: int = 45  # shortest pause between two queries for the heads of awaited queues, ms
-    metrics_groups: int = 500  # groups that /metrics names, those furthest behind; and as many topics
+    pool_size: int = 8  # maximum connections of a worker to one node
+    metadata_timeout_ms: int = 2000  # maximum wait of a heartbeat, registration or acquire for metadata, ms
+    snapshot_interval_ms: int = 200  # interval at which a worker checks for changed metadata, ms
+    head_interval_ms: int = 45  # minimum pause between two reads of log end offsets for waiting pulls, ms
+    metrics_groups: int = 500  # maximum groups in /metrics, those with the largest lag; and as many topics
     # Room on nodes
-    min_free_percent: int = 10  # with less of a node's disk free, nothing is stored there any more, percent
-    alarm_free_percent: int = 20  # with less of it free, there is an alarm, percent
+    min_free_percent: int = 10  # minimum free disk space of a node; below it, sends are refused, percent
+    alarm_free_percent: int = 20  # free disk space of a node below which an alarm is raised, percent
     # Alarms, and the mails that tell of them
-    alarm_lag: int = 100_000  # unread messages of a group in a topic that are an alarm; groups may differ
-    alarm_lag_s: int = 900  # age of the oldest unread one that is an alarm, s; groups may differ
-    alarm_idle_s: int = 300  # so long may a queue with unread messages have no consumer, s
-    alarm_dead_per_hour: int = 10  # dead messages of a group within an hour that are an alarm
-    alarm_full_days: int = 7  # a node that will be full within so many days, as it grows, is an alarm
-    alarm_emails: tuple[str, ...] = ()  # addresses that are told of every alarm
-    smtp_url: str = _secret("")  # the mail server, such as smtps://user:password@host:465; empty: no mail
-    mail_domains: tuple[str, ...] = ()  # domains that mails may go to, such as example.org; empty: any
-    mail_from: str = ""  # the address that mails come from; empty: catmq@<host name>
+    alarm_lag: int = 100_000  # unread messages in a topic that raise an alarm; groups may override it
+    alarm_lag_s: int = 900  # age of the oldest unread message that raises an alarm, s; groups may override it
+    alarm_idle_s: int = 300  # time of unread messages without a consumer that raises an alarm, s
+    alarm_dead_per_hour: int = 10  # new dead letters of a group within an hour that raise an alarm
+    alarm_full_days: int = 7  # days until a node is full, at its present growth, that raise an alarm
+    alarm_emails: tuple[str, ...] = ()  # recipients of all alarms
+    smtp_url: str = _secret("")  # mail server, such as smtps://user:password@host:465; empty: no mail
+    mail_domains: tuple[str, ...] = ()  # allowed domains of recipients, such as example.org; empty: any
+    mail_from: str = ""  # sender address of mails; empty: catmq@<host name>
     # Spark jobs
-    spark_master: str = "local[*]"  # where jobs run: local[N], spark://host:7077, yarn, k8s://…
-    spark_memory: str = "1g"  # memory of a job's driver, and of each executor, as Spark writes it
+    spark_master: str = "local[*]"  # Spark master of jobs: local[N], spark://host:7077, yarn, k8s://…
+    spark_memory: str = "1g"  # memory of the driver and of each executor, in Spark's notation
     # Done once a day, as jobs of the schedule
-    archive_topics: tuple[str, ...] = ()  # topics whose days are archived by Spark when they are over
-    archive_dir: str = ""  # directory of archives, where all machines see it; empty: below data_dir
-    archive_purges: bool = False  # whether what the archive proves is then dropped from the nodes
-    daily_reports: tuple[str, ...] = ()  # reports that are made, such as volume, or volume:spark by a scan
+    archive_topics: tuple[str, ...] = ()  # topics that Spark archives once a day
+    archive_dir: str = ""  # archive directory, with the same path on all machines; empty: below data_dir
+    archive_purges: bool = False  # purge archived messages from the nodes
+    daily_reports: tuple[str, ...] = ()  # reports to create once a day, such as volume, or volume:spark
     # Limits of a request, shown by GET /api/v1
-    request_max_bytes: int = 8 << 20  # a request on the wire, bytes
-    request_max_unpacked_bytes: int = 16 << 20  # a request after gunzip, bytes
-    max_messages: int = 1000  # messages in one send
-    max_body_bytes: int = 1 << 20  # one message's body, bytes
-    max_key_chars: int = 200  # one message's key, characters
-    max_tag_chars: int = 100  # one message's tag, characters
-    max_trace_id_chars: int = 100  # one message's trace id, characters
-    max_headers: int = 32  # headers of one message
-    max_headers_bytes: int = 8192  # all headers of one message together, bytes
-    max_pull_queues: int = 1000  # queues named in one pull
-    max_pull_messages: int = 1000  # messages in one answer
-    max_pull_bytes: int = 8 << 20  # bodies in one answer, bytes; one oversize message alone may exceed it
-    max_wait_ms: int = 30_000  # longest wait of a pull, ms
-    scan_limit: int = 10_000  # messages that a pull with a tag filter passes at most, per queue
-    max_topic_queues: int = 256  # queues of one topic
+    request_max_bytes: int = 8 << 20  # maximum size of a request as received, bytes
+    request_max_unpacked_bytes: int = 16 << 20  # maximum size of a request after gunzip, bytes
+    max_messages: int = 1000  # maximum messages in one send
+    max_body_bytes: int = 1 << 20  # maximum size of a message body, bytes
+    max_key_chars: int = 200  # maximum length of a key, characters
+    max_tag_chars: int = 100  # maximum length of a tag, characters
+    max_trace_id_chars: int = 100  # maximum length of a trace id, characters
+    max_headers: int = 32  # maximum headers of one message
+    max_headers_bytes: int = 8192  # maximum size of all headers of one message, bytes
+    max_pull_queues: int = 1000  # maximum queues in one pull
+    max_pull_messages: int = 1000  # maximum messages in one answer
+    max_pull_bytes: int = 8 << 20  # maximum bodies in one answer, bytes; a larger message is sent alone
+    max_wait_ms: int = 30_000  # maximum wait of a pull, ms
+    scan_limit: int = 10_000  # maximum messages that a pull with a tag filter passes over in one queue
+    max_topic_queues: int = 256  # maximum queues of one topic
 
     @property
     def archive_home(self) -> Path:
@@ -222,7 +222,7 @@ def _check(config: Config) -> None:
         if type(value) is int and value < 1:
             raise ConfigError(f"{variable_of(one.name)} must be at least 1, not {value}.")
     if config.max_waiters >= config.threads:
-        raise ConfigError("CATMQ_MAX_WAITERS must be less than CATMQ_THREADS, or no thread is left to work.")
+        raise ConfigError("CATMQ_MAX_WAITERS must be less than CATMQ_THREADS: other requests need threads.")
     if not config.min_free_percent < config.alarm_free_percent < 100:
         raise ConfigError("CATMQ_ALARM_FREE_PERCENT must be more than CATMQ_MIN_FREE_PERCENT and below 100.")
     if config.process not in PROCESSES:
@@ -236,9 +236,9 @@ def _check(config: Config) -> None:
 def _check_daily(config: Config) -> None:
     """Raise ConfigError if a job that runs once a day could not."""
     if config.archive_dir and not os.path.isabs(config.archive_dir):
-        raise ConfigError("CATMQ_ARCHIVE_DIR must be a whole path.")
+        raise ConfigError("CATMQ_ARCHIVE_DIR must be an absolute path.")
     if config.archive_topics and not config.archive_dir:
-        raise ConfigError("CATMQ_ARCHIVE_TOPICS needs CATMQ_ARCHIVE_DIR, a whole path.")
+        raise ConfigError("CATMQ_ARCHIVE_TOPICS needs CATMQ_ARCHIVE_DIR, an absolute path.")
     for one in config.daily_reports:
         if not DAILY_REPORT.fullmatch(one):
             raise ConfigError(f"CATMQ_DAILY_REPORTS: {one!r} must be a report's name, or NAME:spark.")
@@ -333,12 +333,9 @@ def _with_secrets(config: Config) -> Config:
     return replace(
         config,
         secret_key=config.secret_key or _kept(directory / "secret.key", make=secrets.token_urlsafe),
-        encryption_keys=config.encryption_keys or _listed(_kept(directory / "encryption.key", make=_new_key)),
+        encryption_keys=config.encryption_keys
+        or _listed(_kept(directory / "encryption.key", make=lambda: Fernet.generate_key().decode())),
     )
-
-
-def _new_key() -> str:
-    return Fernet.generate_key().decode()
 
 
 def _kept(path: Path, *, make: Callable[[], str]) -> str:

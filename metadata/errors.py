@@ -52,9 +52,7 @@ class Code(StrEnum):
     BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
     ALREADY_DELIVERED = "already_delivered"  # a delayed message that is in its queue cannot be recalled
     QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
-    FOREIGN_KEYS = (
-        "foreign_keys"  # metadata is used with other keys than this broker has; the detail says more
-    )
+    FOREIGN_KEYS = "foreign_keys"  # metadata is used with other keys than this broker has
     NODE_REFUSED = "node_refused"  # a database that cannot serve as a node; the detail says why
     EXPIRED = "expired"
     REPLACED = "replaced"
@@ -83,10 +81,14 @@ class FieldError:
 
 
 class CatmqError(Exception):
-    """Base of all; never raised itself."""
+    """Base of all; never raised itself. A class names the code of those that are raised without one."""
 
     code: Code = Code.INTERNAL
     retriable: bool = False
+
+    def __init_subclass__(cls, *, code: Code | None = None) -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
 
     def __init__(
         self,
@@ -103,10 +105,8 @@ class CatmqError(Exception):
         self.retry_after_ms = retry_after_ms
 
 
-class Invalid(CatmqError):
+class Invalid(CatmqError, code=Code.INVALID):
     """A field is wrong; `errors` names it."""
-
-    code = Code.INVALID
 
     @classmethod
     def field(cls, field: str, message: str) -> Invalid:
@@ -114,95 +114,66 @@ class Invalid(CatmqError):
         return cls(f"{field}: {message}", errors=[FieldError(field, message)])
 
 
-class Malformed(Invalid):
+class Malformed(Invalid, code=Code.MALFORMED):
     """The bytes cannot be understood."""
 
-    code = Code.MALFORMED
 
-
-class TooLarge(Invalid):
+class TooLarge(Invalid, code=Code.TOO_LARGE):
     """A request, a body or a list is over its limit; the detail names the limit."""
 
-    code = Code.TOO_LARGE
 
-
-class Unauthenticated(Invalid):
+class Unauthenticated(Invalid, code=Code.UNAUTHENTICATED):
     """No key, or one that is not known."""
 
-    code = Code.UNAUTHENTICATED
 
-
-class Forbidden(Invalid):
+class Forbidden(Invalid, code=Code.FORBIDDEN):
     """The actor lacks the right; the detail names right and resource."""
 
-    code = Code.FORBIDDEN
 
-
-class NotFound(Invalid):
+class NotFound(Invalid, code=Code.URL_NOT_FOUND):
     """Something named does not exist; `code` says what kind of thing."""
 
-    code = Code.URL_NOT_FOUND
 
-
-class Conflict(Invalid):
+class Conflict(Invalid, code=Code.IN_USE):
     """Conflict of a request with the present state; `code` says how."""
 
-    code = Code.IN_USE
 
-
-class Gone(Invalid):
+class Gone(Invalid, code=Code.EXPIRED):
     """The consumer id will never be valid again: register anew (`expired`) or stop (`replaced`)."""
 
-    code = Code.EXPIRED
 
-
-class NotBuilt(Invalid):
+class NotBuilt(Invalid, code=Code.NOT_IMPLEMENTED):
     """Part of the published API, but not of this version."""
 
-    code = Code.NOT_IMPLEMENTED
+
+class StoreCorrupt(CatmqError, code=Code.STORE_CORRUPT):
+    """The data of a node is corrupt (head too low, an undeclared hole): an operator must check it."""
 
 
-class StoreCorrupt(CatmqError):
-    """A node contradicts itself (head too low, a hole nobody declared): a person must look."""
-
-    code = Code.STORE_CORRUPT
-
-
-class Unavailable(CatmqError):
+class Unavailable(CatmqError, code=Code.BUSY):
     """Right, but not now."""
 
-    code = Code.BUSY
     retriable = True
 
 
-class NodeUnavailable(Unavailable):
+class NodeUnavailable(Unavailable, code=Code.NODE_UNAVAILABLE):
     """A node did not answer, or refused before anything was stored: any queue may be tried next."""
 
-    code = Code.NODE_UNAVAILABLE
 
-
-class RateLimited(Unavailable):
+class RateLimited(Unavailable, code=Code.RATE_LIMITED):
     """More than the topic takes or the API key may send; `retry_after_ms` says when it fits."""
 
-    code = Code.RATE_LIMITED
 
-
-class OutcomeUnknown(Unavailable):
+class OutcomeUnknown(Unavailable, code=Code.OUTCOME_UNKNOWN):
     """The connection broke before the commit was confirmed: repeat with the same batch_id and queue only."""
 
-    code = Code.OUTCOME_UNKNOWN
 
-
-class NoWritableQueue(Unavailable):
+class NoWritableQueue(Unavailable, code=Code.NO_WRITABLE_QUEUE):
     """Every queue of the topic is read-only or on a node that is not."""
 
-    code = Code.NO_WRITABLE_QUEUE
 
-
-class MetadataUnavailable(Unavailable):
+class MetadataUnavailable(Unavailable, code=Code.METADATA_UNAVAILABLE):
     """The metadata database did not answer in time; sends, pulls and commits go on."""
-
-    code = Code.METADATA_UNAVAILABLE
 
 
 class Unrecorded(MetadataUnavailable):
@@ -215,7 +186,5 @@ class Unrecorded(MetadataUnavailable):
     silent_ms = 0
 
 
-class Draining(Unavailable):
+class Draining(Unavailable, code=Code.DRAINING):
     """This broker is stopping or drained: go to another."""
-
-    code = Code.DRAINING

@@ -37,9 +37,9 @@ class Outage:
             first, self._told, self._told_at = not self._told, True, now
             lasted_s = now - self._since
         if first:
-            self._log.warning("%s is away: %s", self._what, why)
+            self._log.warning("%s does not answer: %s", self._what, why)
         else:
-            self._log.warning("%s is still away after %.0f s: %s", self._what, lasted_s, why)
+            self._log.warning("%s has not answered for %.0f s: %s", self._what, lasted_s, why)
 
     def ended(self) -> None:
         if self._since is None:
@@ -49,4 +49,4 @@ class Outage:
             told, failures = self._told, self._failures
         if told and since is not None:
             lasted_s = time.monotonic() - since
-            self._log.warning("%s is back after %.1f s and %d failures", self._what, lasted_s, failures)
+            self._log.warning("%s answers again after %.1f s and %d failures", self._what, lasted_s, failures)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from django.db.models import F
-
 from metadata.actors import Actor, job
 from metadata.db import access, audit
 from metadata.db.clock import database_now
@@ -163,15 +161,10 @@ def advance(
 ) -> None:
     """Note how far a redrive is on a node, and what the last step did; `detail` says what holds it up."""
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
-    if row is None:
-        return
-    places = {**row.places, str(node): list(place)}
-    Redrive.objects.filter(pk=redrive).update(
-        places=places,
-        redriven=F("redriven") + redriven,
-        skipped=F("skipped") + skipped,
-        detail=detail[:1000],
-    )
+    if row is not None:
+        row.places[str(node)], row.detail = list(place), detail[:1000]
+        row.redriven, row.skipped = row.redriven + redriven, row.skipped + skipped
+        row.save(update_fields=("places", "detail", "redriven", "skipped"))
 
 
 @transactional
@@ -179,15 +172,10 @@ def finish(redrive: int, *, state: str, detail: str = "") -> None:
     rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)
+        before = {"state": "running"}
         after = {"id": redrive, "state": state, "redriven": row.redriven, "skipped": row.skipped}
-        audit.record(
-            actor=job("redrives"),
-            verb="finish",
-            kind="dead",
-            name=row.group.name,
-            before={"state": "running"},
-            after=after,
-        )
+        name, actor = row.group.name, job("redrives")
+        audit.record(actor=actor, verb="finish", kind="dead", name=name, before=before, after=after)
 
 
 prune = Rule(Redrive.objects.all(), at="finished_at", days=KEPT_DAYS)

@@ -143,9 +143,7 @@ def described(directory: Path) -> tuple[ArchivedFile, ...]:
     for path in sorted(directory.rglob("*.parquet")):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        found.append(
-            ArchivedFile(str(path.relative_to(directory)), path.stat().st_size, sha256_of(path)),
-        )
+        found.append(ArchivedFile(str(path.relative_to(directory)), path.stat().st_size, sha256_of(path)))
     return tuple(found)
 
 

@@ -30,7 +30,9 @@ def start(
     check_java()
     # Python of the workers: else they take whatever `python3` the PATH has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*_roots(), *_given_paths()]))
+    roots = [str(Path(package.__path__[0]).parent) for package in (spark_tasks, catmq_client)]
+    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *given]))
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_defaults(memory), **(conf or {})}.items():
         builder = builder.config(key, value)
@@ -60,14 +62,6 @@ def _defaults(memory: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.sql.parquet.compression.codec": "zstd",
     }
-
-
-def _roots() -> list[str]:
-    return [str(Path(package.__path__[0]).parent) for package in (spark_tasks, catmq_client)]
-
-
-def _given_paths() -> list[str]:
-    return [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
 
 
 def _packed() -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from django.db import transaction
+
 from metadata.actors import Actor, job
 from metadata.brokers import discovery
 from metadata.brokers.discovery import BrokerView
@@ -20,18 +22,12 @@ from metadata.rules.topics.names import check_confirmed
 SETTINGS: Fields = {"state": Choice({"in": "", "out": ""})}
 
 
+@transactional
 def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
     """The broker pulled `in` or `out`; it notices within about a second. Needs `admin`.
 
     Raises Invalid, NotFound, Conflict(last_broker) for the last live broker that is in.
     """
-    view = _set_state(name=name, state=state, actor=actor)
-    discovery.read_again()
-    return view
-
-
-@transactional
-def _set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
     access.require_everything(actor, name, what="broker")
     values = checked(SETTINGS, {"state": state})
     rows = list(Broker.objects.select_for_update().annotate(now=UtcNow()).order_by("pk"))
@@ -46,6 +42,7 @@ def _set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
         )
         row.state = state
         row.save(update_fields=("state",))
+    transaction.on_commit(discovery.read_again)
     return discovery.view(row)
 
 
@@ -53,28 +50,24 @@ def _check_not_last(row: Broker, rows: Iterable[Broker]) -> None:
     serving = [one.name for one in rows if one.state == Broker.State.IN and discovery.is_alive(one)]
     if serving == [row.name]:
         raise Conflict(
-            f"Broker {row.name} is the last live one that is in: pull another one in first.",
+            f"Broker {row.name} is the last live broker that is enabled: enable another one first.",
             code=Code.LAST_BROKER,
         )
 
 
+@transactional
 def forget(*, name: str, confirm: str | None, actor: Actor) -> None:
     """Take a broker that is no longer alive out of the registry. Needs `admin`.
 
     Raises NotFound, Invalid(not_confirmed), Conflict(in_use) while it is alive.
     """
-    _forget(name=name, confirm=confirm, actor=actor)
-    discovery.read_again()
-
-
-@transactional
-def _forget(*, name: str, confirm: str | None, actor: Actor) -> None:
     access.require_everything(actor, name, what="broker")
     row = by_name(Broker.objects.select_for_update().annotate(now=UtcNow()), name, discovery.no_broker)
     check_confirmed(name, confirm)
     if discovery.is_alive(row):
         raise Conflict(f"Broker {name} is alive: stop it first.", code=Code.IN_USE)
     _delete(row, actor)
+    transaction.on_commit(discovery.read_again)
 
 
 @transactional

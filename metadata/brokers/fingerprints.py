@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterator
+from itertools import chain
 
 from metadata.actors import Actor
 from metadata.config import config
@@ -106,9 +106,12 @@ def _trouble() -> str:
     signed = {found for purpose, found in recorded if purpose == SIGNING}
     sealed = {found for purpose, found in recorded if purpose == ENCRYPTION}
     others = []
-    if signed and not signed & _taken():
+    # Signatures by its own key are taken, and by those that went before it.
+    taken = {_fingerprint(SIGNING, key) for key in (config.secret_key, *config.secret_key_fallbacks)}
+    readable = {_fingerprint(ENCRYPTION, key) for key in config.encryption_keys}
+    if signed and not signed & taken:
         others.append("signs consumer ids with another key")
-    if not (sealed <= _readable() if sealed else _reads_all()) and not (sealing in sealed and _reads_all()):
+    if not (sealed <= readable if sealed else _reads_all()) and not (sealing in sealed and _reads_all()):
         others.append("seals the passwords of nodes with another key")
     if not others:
         return ""
@@ -122,16 +125,11 @@ def _trouble() -> str:
 def _reads_all() -> bool:
     """Return True if this process can read every password that metadata holds."""
     try:
-        for sealed in _passwords():
+        for sealed in chain.from_iterable(DbNode.objects.values_list(*SEALED)):
             decrypt(sealed)
     except Undecryptable:
         return False
     return True
-
-
-def _passwords() -> Iterator[str]:
-    for row in DbNode.objects.values_list(*SEALED):
-        yield from row
 
 
 def _recorded() -> set[tuple[str, str]]:
@@ -141,15 +139,6 @@ def _recorded() -> set[tuple[str, str]]:
 def _own() -> tuple[tuple[str, str], tuple[str, str]]:
     sealing = _fingerprint(ENCRYPTION, config.encryption_keys[0])
     return (SIGNING.value, _fingerprint(SIGNING, config.secret_key)), (ENCRYPTION.value, sealing)
-
-
-def _taken() -> set[str]:
-    """The signing keys of this process: its own, and the others whose signatures it takes."""
-    return {_fingerprint(SIGNING, key) for key in (config.secret_key, *config.secret_key_fallbacks)}
-
-
-def _readable() -> set[str]:
-    return {_fingerprint(ENCRYPTION, key) for key in config.encryption_keys}
 
 
 def _fingerprint(purpose: str, key: str) -> str:

@@ -123,7 +123,7 @@ def _take(limits: list[tuple[str, int, str, Rates]], messages: int, size: Callab
                 longest, slowest = wait, f"{what} {name} takes {limit} {unit} a second"
     if longest > 0:
         raise RateLimited(
-            f"Too much at once: {slowest}, from all brokers together.", retry_after_ms=int(longest * 1000) + 1
+            f"Quota exceeded on all brokers together: {slowest}.", retry_after_ms=int(longest * 1000) + 1
         )
     for bucket, amount in taken:
         bucket.level -= amount

@@ -28,6 +28,7 @@ from metadata.cache.snapshot_types import (
 from metadata.db.clock import ms
 from metadata.db.rows import shown
 from metadata.db.secrets import Undecryptable, decrypt
+from metadata.grouping import grouped
 from metadata.models import (
     ApiKey,
     ChangeCounter,
@@ -93,9 +94,7 @@ def _content(alias: str, named: Changes | None) -> Content:
     """Load what `named` names, everything if it is None; queues come with their topics."""
     topics = _rows(Topic.objects.using(alias).exclude(state="deleted"), named, "topic")
     queues = _queues(alias, None if named is None else [one.pk for one in topics])
-    of_topic: dict[int, list[int]] = {}
-    for queue in queues:
-        of_topic.setdefault(queue.topic_id, []).append(queue.id)
+    of_topic = grouped((queue.topic_id, queue.id) for queue in queues)
     earlier = _routings(alias, None if named is None else [one.pk for one in topics])
     groups = ConsumerGroup.objects.using(alias).filter(deleted_at__isnull=True)
     return Content(
@@ -105,7 +104,7 @@ def _content(alias: str, named: Changes | None) -> Content:
             for one in topics
         },
         queues={one.id: one for one in queues},
-        groups={one.pk: _group(one) for one in _rows(groups, named, "group")},
+        groups={one.pk: shown(GroupInfo, one) for one in _rows(groups, named, "group")},
         subscriptions={
             one.pk: _subscription(one)
             for one in _rows(ConsumerGroupTopic.objects.using(alias).all(), named, "subscription")
@@ -132,18 +131,20 @@ def _queues(alias: str, topics: Iterable[int] | None) -> list[QueueInfo]:
 def _routings(alias: str, topics: Iterable[int] | None) -> dict[int, list[Routing]]:
     """The earlier routings of topics, the oldest first."""
     rows = TopicRouting.objects.using(alias).order_by("until_at", "pk")
-    found: dict[int, list[Routing]] = {}
-    for row in rows if topics is None else rows.filter(topic_id__in=list(topics)):
-        routing = Routing(tuple(json.loads(row.layout)), row.keyed, tuple(row.queues), ms(row.until_at))
-        found.setdefault(row.topic_id, []).append(routing)
-    return found
+    if topics is not None:
+        rows = rows.filter(topic_id__in=list(topics))
+    return grouped((row.topic_id, _routing(row)) for row in rows)
+
+
+def _routing(row: TopicRouting) -> Routing:
+    return Routing(tuple(json.loads(row.layout)), row.keyed, tuple(row.queues), ms(row.until_at))
 
 
 def _node(row: DbNode) -> NodeInfo:
     try:
         password = decrypt(row.password_encrypted)
     except Undecryptable:
-        log.error("the password of node %s cannot be decrypted: check CATMQ_ENCRYPTION_KEYS", row.name)
+        log.error("The password of node %s cannot be decrypted: check CATMQ_ENCRYPTION_KEYS", row.name)
         password = ""
     ports = {"port": row.port or 0, "replica_port": row.replica_port or 0}
     return shown(NodeInfo, row, password=password, **ports)
@@ -160,10 +161,6 @@ def _topic(row: Topic, queues: tuple[int, ...], earlier: tuple[Routing, ...]) ->
         rates=_rates(row),
         earlier=earlier,
     )
-
-
-def _group(row: ConsumerGroup) -> GroupInfo:
-    return GroupInfo(row.pk, row.name, row.mode, row.stopped, row.session_timeout_ms, row.generation)
 
 
 def _subscription(row: ConsumerGroupTopic) -> SubscriptionInfo:

@@ -29,35 +29,14 @@ from metadata.cache.snapshot_types import (
     NodeInfo,
     QueueInfo,
     Snapshot,
-    SubscriptionInfo,
     TopicInfo,
     build,
 )
 from metadata.config import config
 from metadata.db.contact import SILENT_S, contact
+from metadata.db.rows import no_group, no_node, no_topic
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.limits.bulkhead import bulkhead
-
-__all__ = [
-    "GroupInfo",
-    "KeyInfo",
-    "NodeInfo",
-    "QueueInfo",
-    "Snapshot",
-    "SubscriptionInfo",
-    "TopicInfo",
-    "age_s",
-    "current",
-    "evict",
-    "find_group",
-    "find_key",
-    "find_node",
-    "find_queue",
-    "find_queues",
-    "find_topic",
-    "node_by_id",
-    "refresh",
-]
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -128,7 +107,7 @@ class _Holder:
         """A load for a lookup that missed: not more often than every 50 ms, and none just after a failure, or
         while the database is silent: who asks for what nobody knows would hold a thread for seconds."""
         if bulkhead.watched and contact.silent_s() > SILENT_S:
-            raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
+            raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000)
         if self.failed and time.monotonic() - self.failed_at < PAUSE_AFTER_FAILURE_S:
             self._raise_if_failed()
         asked = self.begun
@@ -155,7 +134,7 @@ def current() -> Snapshot:
         _holder.renew()
         snapshot = _holder.snapshot
         if snapshot is None:
-            raise MetadataUnavailable("There is no snapshot of the metadata yet.", retry_after_ms=1000)
+            raise MetadataUnavailable("The metadata is not loaded yet. Try again.", retry_after_ms=1000)
     return snapshot
 
 
@@ -166,7 +145,7 @@ def refresh() -> bool:
         return _holder.renew()
     except MetadataUnavailable as error:
         if not was_failed:
-            log.warning("the snapshot stays as it is: %s", error.__cause__ or error.detail)
+            log.warning("The metadata snapshot could not be refreshed: %s", error.__cause__ or error.detail)
         return False
 
 
@@ -234,10 +213,7 @@ def find_topic(name: str) -> TopicInfo:
 
     topic = _find(look)
     if topic is None:
-        raise NotFound(
-            f"Topic {name} does not exist. Create it: catmq topic create {name} --queues 4",
-            code=Code.TOPIC_NOT_FOUND,
-        )
+        raise no_topic(name)
     return topic
 
 
@@ -245,9 +221,7 @@ def find_group(name: str) -> GroupInfo:
     """The group called `name`; raises NotFound(group_not_found)."""
     group = _find(lambda snapshot: snapshot.group(name))
     if group is None:
-        raise NotFound(
-            f"Group {name} does not exist. Create it: catmq group create {name}", code=Code.GROUP_NOT_FOUND
-        )
+        raise no_group(name)
     return group
 
 
@@ -255,7 +229,7 @@ def find_node(name: str) -> NodeInfo:
     """The node called `name`; raises NotFound(node_not_found)."""
     node = _find(lambda snapshot: snapshot.node(name))
     if node is None:
-        raise NotFound(f"Node {name} does not exist. List them: catmq nodes", code=Code.NODE_NOT_FOUND)
+        raise no_node(name)
     return node
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TypeVar
 
+from metadata.grouping import grouped
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.rates import UNLIMITED, Rates
 from metadata.rules.topics.routing_rules import queue_for_key
@@ -124,7 +125,7 @@ class KeyInfo:
     rates: Rates = UNLIMITED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """All rows of a snapshot, or the changed ones, by kind and id."""
 
@@ -136,8 +137,8 @@ class Content:
     keys: Mapping[int, KeyInfo]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Content):
     """The metadata at one instant; nothing in it ever changes.
 
     `version` = (incarnation of the metadata database, number of its last change); `loaded_at` is
@@ -147,12 +148,6 @@ class Snapshot:
     version: tuple[str, int]
     loaded_at: float
     full_at: float
-    nodes: Mapping[int, NodeInfo]
-    topics: Mapping[int, TopicInfo]
-    queues: Mapping[int, QueueInfo]
-    groups: Mapping[int, GroupInfo]
-    subscriptions: Mapping[int, SubscriptionInfo]
-    keys: Mapping[int, KeyInfo]
     nodes_by_name: Mapping[str, NodeInfo] = field(repr=False)
     topics_by_name: Mapping[str, TopicInfo] = field(repr=False)
     groups_by_name: Mapping[str, GroupInfo] = field(repr=False)
@@ -221,19 +216,12 @@ class Snapshot:
 
 def build(*, version: tuple[str, int], at: float, full_at: float, content: Content) -> Snapshot:
     """A snapshot of `content`, with its lookup maps; `at` and `full_at` are time.monotonic()."""
-    by_group: dict[int, list[SubscriptionInfo]] = {}
-    for one in content.subscriptions.values():
-        by_group.setdefault(one.group_id, []).append(one)
+    by_group = grouped((one.group_id, one) for one in content.subscriptions.values())
     return Snapshot(
         version=version,
         loaded_at=at,
         full_at=full_at,
-        nodes=MappingProxyType(content.nodes),
-        topics=MappingProxyType(content.topics),
-        queues=MappingProxyType(content.queues),
-        groups=MappingProxyType(content.groups),
-        subscriptions=MappingProxyType(content.subscriptions),
-        keys=MappingProxyType(content.keys),
+        **{kind.name: MappingProxyType(getattr(content, kind.name)) for kind in fields(content)},
         nodes_by_name=MappingProxyType({one.name: one for one in content.nodes.values()}),
         topics_by_name=MappingProxyType({one.name: one for one in content.topics.values()}),
         groups_by_name=MappingProxyType({one.name: one for one in content.groups.values()}),

@@ -14,6 +14,7 @@ from metadata.db import access
 from metadata.db.clock import before, database_now
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
+from metadata.grouping import grouped
 from metadata.models import CommitLook, ConsumerGroupTopic
 from metadata.rules.groups.commits import Look, Step, steps
 
@@ -71,16 +72,14 @@ def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, lis
     """
     access.require(actor, "admin", topic)
     named = ConsumerGroupTopic.objects.filter(topic__name=topic, group__name=group)
-    looks: dict[int, list[Look]] = {}
     with reachable():
         pair = named.exclude(state="deleting").values_list("topic_id", "group_id").first()
         if pair is None:
             return {}
         rows = CommitLook.objects.filter(topic_ref=pair[0], group_ref=pair[1])
         rows = rows.filter(at__gte=before(database_now(), seconds=days * 86_400)).order_by("id")
-        for positions in rows.values_list("positions", flat=True).iterator():
-            for queue, look in positions.items():
-                looks.setdefault(int(queue), []).append(Look(*look))
+        seen = rows.values_list("positions", flat=True).iterator()
+        looks = grouped((int(queue), Look(*look)) for one in seen for queue, look in one.items())
     return {queue: steps(mine) for queue, mine in looks.items()}
 
 

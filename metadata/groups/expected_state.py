@@ -18,9 +18,10 @@ from metadata.db import access
 from metadata.db.changes import changed
 from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
-from metadata.db.rows import group_by_id
+from metadata.db.rows import group_by_id, shown
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
+from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership import rebalance
 from metadata.membership.instances import PARTED
@@ -81,17 +82,12 @@ class ExpectedQueue:
     @classmethod
     def of(cls, row: Queue, readers: Iterable[ExpectedReader] = ()) -> ExpectedQueue:
         """Return the queue of a row that was read with its node and topic."""
-        return cls(
-            topic=row.topic.name,
-            topic_id=row.topic_id,
+        return shown(
+            cls,
+            row,
             queue=row.pk,
-            number=row.number,
-            state=row.state,
-            node=row.node.name,
-            node_id=row.node_id,
             node_state=row.node.state,
             node_epoch=row.node.epoch,
-            head_seen=row.head_seen,
             gone=row.state == Queue.State.RETIRED or row.topic.state != Topic.State.READY,
             readers=tuple(readers),
         )
@@ -131,10 +127,9 @@ class _Readers:
             (group, queue): epoch
             for group, queue, epoch in positions.order_by().values_list("group_id", "queue_id", "epoch")
         }
-        self._instances: dict[int, list[BroadcastInstance]] = {}
         named = BroadcastInstance.objects.using(ALIAS).exclude(name__contains=PARTED)
-        for one in named.filter(group__in=groups).order_by("name"):
-            self._instances.setdefault(one.group_id, []).append(one)
+        mine = named.filter(group__in=groups).order_by("name")
+        self._instances = grouped((one.group_id, one) for one in mine)
 
     def of(self, queue: Queue) -> list[ExpectedReader]:
         """Those of one queue, by group; none of one that nobody reads any more."""
@@ -222,11 +217,8 @@ def _silent() -> Iterator[tuple[int, int]]:
 
 
 def _by_group(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
     with reachable():
-        for group, queue in pairs:
-            found.setdefault(group, []).append(queue)
-    return {group: sorted(queues) for group, queues in found.items()}
+        return {group: sorted(queues) for group, queues in grouped(pairs).items()}
 
 
 def lone_failure_topics() -> list[tuple[int, str]]:

@@ -14,6 +14,7 @@ from metadata.db.paging import Page, Window
 from metadata.db.rows import group_by_name, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
+from metadata.grouping import grouped
 from metadata.groups.subscription_rows import SubscriptionView, views_of
 from metadata.membership import instances, rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
@@ -106,8 +107,8 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
         and row.members.exists()
     ):
         raise Conflict(
-            f"Members of group {name} count on their {row.session_timeout_ms} ms between heartbeats: stop "
-            "them before you lower it.",
+            f"Members of group {name} use a session timeout of {row.session_timeout_ms} ms. Stop them before "
+            "you lower it.",
             code=Code.IN_USE,
         )
     if before:
@@ -168,11 +169,8 @@ def _view(row: ConsumerGroup) -> GroupView:
 
 def _members(group: ConsumerGroup) -> Iterable[MemberView]:
     members = ConsumerGroupConsumer.objects.filter(group=group).select_related("process", "heartbeat")
-    owned: dict[int, list[int]] = {}
-    for owner, queue in QueueOffset.objects.filter(group=group, owner__isnull=False).values_list(
-        "owner_id", "queue_id"
-    ):
-        owned.setdefault(owner, []).append(queue)
+    rows = QueueOffset.objects.filter(group=group, owner__isnull=False)
+    owned = grouped(rows.values_list("owner_id", "queue_id"))
     now = database_now()
     active = rebalance.active_members(group)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:

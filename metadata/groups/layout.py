@@ -114,7 +114,7 @@ def make_ready(
     reading = readings(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
     if any(one.state == Queue.State.RETIRED for one in rows) or len(rows) < len(queues):
-        raise Conflict(f"The expansion of {topic.name} was taken back meanwhile.", code=Code.IN_USE)
+        raise Conflict(f"The expansion of {topic.name} was rolled back meanwhile.", code=Code.IN_USE)
     new = [one.pk for one in rows if one.state == Queue.State.CREATING]
     if not new:
         return _change(topic, queues, _layout(topic))
@@ -259,14 +259,8 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
     routings.remember(topic)
     _set_states([queue], Queue.State.RETIRED)
-    audit.record(
-        actor=job("queues"),
-        verb="retire",
-        kind="queue",
-        name=f"{topic.name}/{queue}",
-        before={"state": "read_only"},
-        after={"state": "retired"},
-    )
+    name, before, after = f"{topic.name}/{queue}", {"state": "read_only"}, {"state": "retired"}
+    audit.record(actor=job("queues"), verb="retire", kind="queue", name=name, before=before, after=after)
     for group_id in groups:
         rebalance.next_generation(group_id)
         rebalance.request(group_id, f"queue {queue} of {topic.name} was retired")
@@ -313,7 +307,7 @@ def _shaped_by_hand(name: str, actor: Actor) -> Topic:
     """The same, unless it is a failure topic: which of its queues a copy goes to must not change."""
     row = _changeable(name, actor)
     if row.kind == Topic.Kind.FAILURE:
-        raise Invalid.field("topic", f"{name} is a failure topic: the number of its queues is fixed")
+        raise Invalid.field("topic", f"{name} is a retry topic: the number of its queues is fixed")
     return row
 
 
@@ -360,18 +354,9 @@ def _relayout(
     topic.layout, topic.layout_version = json.dumps(after), version + (before != after)
     topic.save(update_fields=("layout", "layout_version"))
     done = _change(topic, queues, after, before)
-    audit.record(
-        actor=actor,
-        verb=verb,
-        kind="topic",
-        name=topic.name,
-        before={"layout_version": version},
-        after={
-            "layout_version": topic.layout_version,
-            "queues": [one.queue for one in done.queues],
-            "moved_slots": len(done.slots),
-        },
-    )
+    effect = {"queues": [one.queue for one in done.queues], "moved_slots": len(done.slots)}
+    old, new = {"layout_version": version}, {"layout_version": topic.layout_version, **effect}
+    audit.record(actor=actor, verb=verb, kind="topic", name=topic.name, before=old, after=new)
     return done
 
 

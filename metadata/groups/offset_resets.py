@@ -48,14 +48,9 @@ def begin(
     """Write down a move that is about to be made, and its audit row; the move's id."""
     group = group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
-    audit.record(
-        actor=actor,
-        verb="undo" if undoes else "reset",
-        kind="offset",
-        name=f"{row.group}/{row.topic}/{row.queue}{of_instance}",
-        before={"committed": from_offset},
-        after={"committed": to_offset},
-    )
+    verb, name = "undo" if undoes else "reset", f"{row.group}/{row.topic}/{row.queue}{of_instance}"
+    before, after = {"committed": from_offset}, {"committed": to_offset}
+    audit.record(actor=actor, verb=verb, kind="offset", name=name, before=before, after=after)
     made = OffsetMove.objects.create(
         reset=reset,
         group=group,

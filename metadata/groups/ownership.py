@@ -138,15 +138,13 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     known = row.epoch + (instance.epoch if instance else 0)
     if known > epoch:
         return known
-    log.warning(
-        "group %s queue %d: the node is at epoch %d, metadata was at %d", group.name, queue, epoch, known
-    )
+    log.warning("group %s queue %d: the node has epoch %d, metadata had %d", group.name, queue, epoch, known)
     if instance is None:
         QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
     elif epoch + 1 - row.epoch < EPOCHS_EACH:
         BroadcastInstance.objects.filter(pk=instance.pk).update(epoch=epoch + 1 - row.epoch)
     else:  # it would reach into the epochs of another subscription
-        log.error("group %s queue %d: epoch %d is not of its subscription", group.name, queue, epoch)
+        log.error("group %s queue %d: epoch %d is of another subscription", group.name, queue, epoch)
         return known
     rebalance.next_generation(group_id)
     changed("group", group_id)

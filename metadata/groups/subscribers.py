@@ -9,6 +9,7 @@ from django.db.models import F
 
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import in_pages, reachable
+from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.models import ConsumerGroupTopic, DbNode, Queue, Topic
 from metadata.topics.topic_rows import QueueView, TopicView, view_of
@@ -55,13 +56,9 @@ def least_seen() -> list[tuple[str, list[Seen]]]:
     """(group, its ready subscriptions), the groups whose lag was not recorded for longest first."""
     rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
     rows = rows.order_by(F("lag_at").asc(nulls_first=True), "pk")
-    found: dict[str, list[Seen]] = {}
+    columns = rows.values_list("group__name", "pk", "group_id", "topic_id", "topic__name")
     with reachable():
-        for group, pk, group_id, topic_id, topic in rows.values_list(
-            "group__name", "pk", "group_id", "topic_id", "topic__name"
-        ):
-            found.setdefault(group, []).append(Seen(pk, group_id, topic_id, topic))
-    return list(found.items())
+        return list(grouped((row[0], Seen(*row[1:])) for row in columns).items())
 
 
 def unready(older_than_s: float) -> Iterator[Waiting]:
@@ -87,9 +84,7 @@ def _waiting(state: str, for_s: float) -> Iterator[Waiting]:
     with reachable():
         limit = before(database_now(), seconds=for_s)
         rows = Queue.objects.filter(state=state, state_since__lt=limit, topic__state=Topic.State.READY)
-        found: dict[int, set[int]] = {}
-        for topic_id, queue in rows.order_by("pk").values_list("topic_id", "pk"):
-            found.setdefault(topic_id, set()).add(queue)
+        found = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
     for page in in_pages(Topic.objects.filter(pk__in=[*found])):
         with reachable():
             topics = [view_of(row) for row in page]

@@ -22,6 +22,7 @@ from metadata.db.clock import before, database_now
 from metadata.db.rows import differing, edit, group_by_name, shown, topic_by_name
 from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
+from metadata.grouping import grouped
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.rules.groups.delivery import Delivery
@@ -98,7 +99,7 @@ def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
 
 def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
     if topic.kind == Topic.Kind.FAILURE:
-        what = f"{topic.name} holds what one group failed at, and only that group reads it"
+        what = f"{topic.name} is a retry topic: only its own group reads it"
         raise Invalid.field("topic", what)
     check_failure_name(group, topic)
 
@@ -113,7 +114,7 @@ def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
     if other.failure_group is not None and other.failure_of is not None:
         whose = f"that of group {other.failure_group.name} and topic {other.failure_of.name} is"
     raise Conflict(
-        f"The failure topic of group {group.name} and topic {topic.name} would be called {name}, "
+        f"The retry topic of group {group.name} and topic {topic.name} would be called {name}, "
         f"but {whose}: give the group another name.",
         code=Code.ALREADY_EXISTS,
     )
@@ -229,18 +230,13 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
         return
     if row.state == ConsumerGroupTopic.State.READY:
         raise Conflict(f"Group {row.group.name} reads {row.topic.name}.", code=Code.IN_USE)
+    by = actor or job("subscriptions")
     name, group_id = f"{row.group.name}/{row.topic.name}", row.group_id
     QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
     row.delete()
-    topic_rows.end_failure_topic(row.topic, actor or job("subscriptions"))
+    topic_rows.end_failure_topic(row.topic, by)
     rebalance.next_generation(group_id)
-    audit.record(
-        actor=actor or job("subscriptions"),
-        verb="remove",
-        kind="subscription",
-        name=name,
-        before={"state": row.state},
-    )
+    audit.record(actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state})
     changed("subscription", subscription_id)
     changed("group", group_id)
 
@@ -271,12 +267,9 @@ def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
 def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:
     """The subscriptions of several groups, by group id, without those to failure topics."""
     rows = ConsumerGroupTopic.objects.filter(group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL)
-    rows = rows.select_related("group", "topic")
-    found: dict[int, list[SubscriptionView]] = {}
-    ordered = list(rows.order_by("topic__name"))
+    ordered = list(rows.select_related("group", "topic").order_by("topic__name"))
     queues = _queues_of({row.topic_id for row in ordered})
-    for row in ordered:
-        found.setdefault(row.group_id, []).append(_as_view(row, queues.get(row.topic_id, ())))
+    found = grouped((row.group_id, _as_view(row, queues.get(row.topic_id, ()))) for row in ordered)
     return {group: tuple(views) for group, views in found.items()}
 
 
@@ -306,23 +299,20 @@ def _gone(group: str, topic: str) -> NotFound:
     )
 
 
-def _queues_of(topic_ids: set[int]) -> dict[int, tuple[int, ...]]:
-    found: dict[int, tuple[int, ...]] = {}
+def _queues_of(topic_ids: set[int]) -> dict[int, list[int]]:
     rows = Queue.objects.filter(topic_id__in=topic_ids).exclude(state=Queue.State.RETIRED)
-    for topic_id, queue in rows.order_by("number").values_list("topic_id", "pk"):
-        found[topic_id] = (*found.get(topic_id, ()), queue)
-    return found
+    return grouped(rows.order_by("number").values_list("topic_id", "pk"))
 
 
 def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
     return _as_view(row, _queues_of({row.topic_id}).get(row.topic_id, ()))
 
 
-def _as_view(row: ConsumerGroupTopic, queues: tuple[int, ...]) -> SubscriptionView:
+def _as_view(row: ConsumerGroupTopic, queues: Sequence[int]) -> SubscriptionView:
     return shown(
         SubscriptionView,
         row,
         stopped_queues=tuple(row.stopped_queues),
-        queues=queues,
+        queues=tuple(queues),
         to_failures=row.topic.kind == Topic.Kind.FAILURE,
     )

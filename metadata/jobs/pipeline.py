@@ -18,7 +18,7 @@ from metadata.db.clock import database_now, ms
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.jobs import runs
-from metadata.jobs.runs import Run
+from metadata.jobs.runs import Run, RunFacts
 from metadata.models import JobRun, Report
 
 ARCHIVE, PURGE, REPLAY, REPORT = "spark_archive", "purge", "spark_replay", "spark_report_"
@@ -44,32 +44,19 @@ class _Known:
     place: Callable[[], Place] = field(default=lambda: Place("", "", ""))
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """A run of a job with all that is known of it; times in ms since 1970, None: not yet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView(RunFacts):
+    """A run with all that is known of it; times in ms since 1970, None: not yet.
 
-    `waiting`: no process has taken it up; `silent`: the process that did is taken for dead. `report` is the
-    report that came of it.
+    `waiting`: no process has taken it up. `report` is the report that came of it.
     """
 
-    id: int
-    name: str
-    state: str
-    started_at_ms: int
     finished_at_ms: int | None
     now_ms: int
-    stage: str
-    done: int
-    total: int
-    count: int | None
-    detail: str
-    asked_by: str
     settings: Settings
     log: str
     directory: str
-    cancelling: bool
     waiting: bool
-    silent: bool
     report: int | None
 
 
@@ -94,7 +81,7 @@ def ask(*, name: str, settings: Settings, actor: Actor) -> int:
     """
     access.require(actor, "admin", "*", what="job")
     if _known.start is None:
-        raise Conflict("Nobody here takes jobs of the data pipeline up.")
+        raise Conflict("No process here runs jobs of the data pipeline.")
     return _ask(name, dict(settings), actor, _known.start)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.clock import database_now, ms
+from metadata.db.clock import UtcNow, database_now, ms
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
@@ -36,22 +36,47 @@ class Run:
     detail: str = ""
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        with reachable():
-            JobRun.objects.filter(pk=self.id).update(stage=stage[:200], done=done, total=total)
+        self._write(stage=stage[:200], done=done, total=total)
 
     def live(self, *, log: str) -> None:
         """Note that the process of the run lives, and the end of its log."""
-        with reachable():
-            rows = JobRun.objects.filter(pk=self.id)
-            rows.update(seen_at=database_now(), log=log[-LOG_CHARS:].replace("\0", ""))
+        self._write(seen_at=UtcNow(), log=log[-LOG_CHARS:].replace("\0", ""))
 
     def works_in(self, directory: str) -> None:
+        self._write(directory=directory)
+
+    def end(self, state: str, detail: str) -> None:
+        self._write(state=state, count=self.count, detail=detail[:10_000], finished_at=UtcNow())
+
+    def _write(self, **values: Any) -> None:
         with reachable():
-            JobRun.objects.filter(pk=self.id).update(directory=directory)
+            JobRun.objects.filter(pk=self.id).update(**values)
 
     def cancel_asked(self) -> bool:
         with reachable():
             return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A run of a job; `count` is how many things it did. `cancelling`: it was asked to end.
+
+    `stage`, `done` and `total` say where a long one is, as far as it tells; `total` is 0 where
+    that is not known. `silent`: it runs, and its process is taken for dead.
+    """
+
+    id: int
+    name: str
+    state: str
+    started_at_ms: int
+    count: int | None
+    detail: str
+    cancelling: bool
+    stage: str
+    done: int
+    total: int
+    asked_by: str
+    silent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +136,12 @@ def ending(run: Run) -> Iterator[Run]:
     try:
         yield run
     except Cancelled as stop:
-        _finish(run, state=JobRun.State.CANCELLED, detail=str(stop))
+        run.end(JobRun.State.CANCELLED, str(stop))
         raise
     except BaseException as error:
-        _finish(run, state=JobRun.State.FAILED, detail=f"{type(error).__name__}: {error}")
+        run.end(JobRun.State.FAILED, f"{type(error).__name__}: {error}")
         raise
-    _finish(run, state=JobRun.State.DONE, detail=run.detail)
+    run.end(JobRun.State.DONE, run.detail)
 
 
 @transactional
@@ -130,7 +155,7 @@ def cancel(*, id: int, actor: Actor) -> None:
     if row is None:
         raise NotFound(f"There is no run {id} of a job.")
     if row.state != JobRun.State.RUNNING:
-        raise Conflict(f"Run {id} of job {row.name} is {row.state} already.")
+        raise Conflict(f"Run {id} of job {row.name} is already {row.state}.")
     JobRun.objects.filter(pk=id).update(cancel_asked=True, **_nobodys(row))
     audit.record(actor=actor, verb="cancel", kind="job", name=row.name, after={"run": id})
 
@@ -152,16 +177,10 @@ def _nobodys(row: JobRun) -> dict[str, Any]:
     if is_waiting(row):
         detail = "It was cancelled before it began."
     elif is_silent(row, ms(now)):
-        detail = "Its process gave no sign of life any more."
+        detail = "Its process stopped reporting."
     else:
         return {}
     return {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
-
-
-def _finish(run: Run, *, state: str, detail: str) -> None:
-    with reachable():
-        rows = JobRun.objects.filter(pk=run.id)
-        rows.update(state=state, count=run.count, detail=detail[:10_000], finished_at=database_now())
 
 
 prune = Rule(JobRun.objects.all(), at="started_at", days=KEPT_DAYS)

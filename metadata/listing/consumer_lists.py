@@ -24,13 +24,13 @@ CONSUMERS = Manner(
         "joined": "joined_at",
     },
     default="group",
-    figures={"held": Count("owned")},
+    figures={"queues": Count("owned")},
 )
 REBALANCES = Manner(
     search_in=("group__name", "cause"),
-    sorts={"at": "at", "group": "group__name", "pause": "longest"},
+    sorts={"at": "at", "group": "group__name", "pause": "pause_ms"},
     default="-at",
-    figures={"moved": Count("moves"), "longest": Max("moves__pause_ms")},
+    figures={"moved": Count("moves"), "pause_ms": Max("moves__pause_ms")},
 )
 
 
@@ -77,7 +77,6 @@ def _consumer(row: Any, now_ms: int) -> ConsumerRow:
         name=row.identity,
         address=row.process.address,
         sdk=row.process.sdk,
-        queues=row.held,
         silent_ms=now_ms - ms(beat.last_seen) if beat else None,
         timeout_ms=row.group.session_timeout_ms,
     )
@@ -87,4 +86,4 @@ def rebalances(*, wanted: Wanted, actor: Actor) -> Listed[RebalanceRow]:
     check_look(actor)
     rows = Rebalance.objects.select_related("group").defer("assignment")
     found = select(rows, wanted=wanted, manner=REBALANCES)
-    return found.map(lambda row: shown(RebalanceRow, row, pause_ms=row.longest))  # type: ignore[attr-defined]
+    return found.map(lambda row: shown(RebalanceRow, row))

@@ -14,7 +14,7 @@ from metadata.db.clock import database_now, ms
 from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.jobs.pipeline import PURGE
-from metadata.jobs.runs import is_silent
+from metadata.jobs.runs import RunFacts, is_silent
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topic_lists import check_look
 from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Report, Topic
@@ -64,27 +64,11 @@ class AlarmRow:
     acknowledged_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run of a job; `count` is how many things it did. `cancelling`: it was asked to end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow(RunFacts):
+    """A run in a list; `took_ms` is None while it lasts."""
 
-    `stage`, `done` and `total` say where a long one is, as far as it tells; `total` is 0 where
-    that is not known. `silent`: it runs, and its process is taken for dead.
-    """
-
-    id: int
-    name: str
-    state: str
-    started_at_ms: int
     took_ms: int | None
-    count: int | None
-    detail: str
-    cancelling: bool
-    stage: str
-    done: int
-    total: int
-    asked_by: str
-    silent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +89,13 @@ def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
     address: rights, accounts, keys and nodes are not for everybody who has logged in.
     """
     check_look(actor)
-    rows = AuditLog.objects.all()
-    if not access.may_everything(actor):
-        rows = rows.filter(_managed(actor))
+    full = access.may_everything(actor)
+    rows = AuditLog.objects.all() if full else AuditLog.objects.filter(_managed(actor))
     if name:
         rows = rows.filter(Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}"))
-    full = access.may_everything(actor)
-    return select(rows, wanted=wanted, manner=AUDIT).map(lambda row: _audit(row, full))
+    return select(rows, wanted=wanted, manner=AUDIT).map(
+        lambda row: shown(AuditRow, row, actor=row.actor_name, address=row.address if full else "")
+    )
 
 
 def _managed(actor: Actor) -> Q:
@@ -128,10 +112,6 @@ def _managed(actor: Actor) -> Q:
     return found
 
 
-def _audit(row: AuditLog, full: bool) -> AuditRow:
-    return shown(AuditRow, row, actor=row.actor_name, address=row.address if full else "")
-
-
 def alarms(
     *, wanted: Wanted, actor: Actor, lasting: bool | None = None, unacknowledged: bool = False
 ) -> Listed[AlarmRow]:
@@ -142,11 +122,8 @@ def alarms(
         rows = rows.filter(ended_at__isnull=lasting)
     if unacknowledged:
         rows = rows.filter(acknowledged_at__isnull=True)
-    return select(rows, wanted=wanted, manner=ALARMS).map(_alarm)
-
-
-def _alarm(row: Alarm) -> AlarmRow:
-    return shown(AlarmRow, row, since_ms=ms(row.since_at or row.first_at))
+    found = select(rows, wanted=wanted, manner=ALARMS)
+    return found.map(lambda row: shown(AlarmRow, row, since_ms=ms(row.since_at or row.first_at)))
 
 
 def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunRow]:

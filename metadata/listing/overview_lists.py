@@ -80,7 +80,7 @@ def overview(*, actor: Actor) -> Overview:
             dead=dead_letter_counts.dead(),
             alarms=lasting.items,
             alarm_count=lasting.total,
-            acknowledged_count=_acknowledged(),
+            acknowledged_count=Alarm.objects.filter(ended_at=None, acknowledged_at__isnull=False).count(),
             failed_jobs=_failed(actor, failed_count),
             failed_job_count=failed_count,
         )
@@ -104,10 +104,6 @@ def _failed(actor: Actor, count: int) -> tuple[RunRow, ...]:
         return ()
     recent = runs(wanted=Wanted(search="failed", rows=MOST), actor=actor)
     return tuple(one for one in recent.items if one.state == "failed")
-
-
-def _acknowledged() -> int:
-    return Alarm.objects.filter(ended_at__isnull=True, acknowledged_at__isnull=False).count()
 
 
 def _stopped_behind() -> tuple[str, ...]:

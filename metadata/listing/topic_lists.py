@@ -21,26 +21,20 @@ from metadata.monitoring.progress import GroupProgress
 _READY = Q(subscriptions__state="ready")
 TOPICS = Manner(
     search_in=("name", "owners", "department", "description"),
-    sorts={
-        "name": "name",
-        "lag": "worst",
-        "age": "oldest",
-        "days": "retention_days",
-        "created": "created_at",
-    },
+    sorts={"name": "name", "lag": "lag", "age": "lag_ms", "days": "retention_days", "created": "created_at"},
     default="name",
     figures={
-        "worst": Max("subscriptions__lag", filter=_READY),
-        "oldest": Max("subscriptions__lag_ms", filter=_READY),
+        "lag": Max("subscriptions__lag", filter=_READY),
+        "lag_ms": Max("subscriptions__lag_ms", filter=_READY),
     },
 )
 GROUPS = Manner(
     search_in=("name", "owners", "department", "description"),
-    sorts={"name": "name", "lag": "behind", "age": "oldest", "created": "created_at"},
+    sorts={"name": "name", "lag": "lag", "age": "lag_ms", "created": "created_at"},
     default="name",
     figures={
-        "behind": Sum("subscriptions__lag", filter=_READY),
-        "oldest": Max("subscriptions__lag_ms", filter=_READY),
+        "lag": Sum("subscriptions__lag", filter=_READY),
+        "lag_ms": Max("subscriptions__lag_ms", filter=_READY),
     },
 )
 SUBSCRIPTIONS = Manner(
@@ -110,7 +104,7 @@ class SubscriptionRow:
 def check_look(actor: Actor) -> None:
     """Raise Forbidden unless the actor may see everything: these lists are not for API keys."""
     if not may(actor, LOOK, "*"):
-        raise Forbidden(f"{actor.kind} {actor.name} may not look at these lists.")
+        raise Forbidden(f"{actor.kind} {actor.name} may not see these lists.")
 
 
 def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
@@ -122,23 +116,19 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
         queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
         groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
     lines = minutes.recent(topic_ids=ids)
-    return found.map(lambda row: _topic(row, queues, groups, lines.get(row.pk, [])))
+    return found.map(
+        lambda row: shown(
+            TopicRow,
+            row,
+            queues=queues.get(row.pk, 0),
+            groups=groups.get(row.pk, 0),
+            minutes=tuple(lines.get(row.pk, ())),
+        )
+    )
 
 
 def _counts(rows: Any, field: str) -> dict[int, int]:
     return dict(rows.order_by().values_list(field).annotate(n=Count("pk")))
-
-
-def _topic(row: Any, queues: dict[int, int], groups: dict[int, int], line: list[int]) -> TopicRow:
-    return shown(
-        TopicRow,
-        row,
-        queues=queues.get(row.pk, 0),
-        groups=groups.get(row.pk, 0),
-        lag=row.worst,
-        lag_ms=row.oldest,
-        minutes=tuple(line),
-    )
 
 
 def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
@@ -151,25 +141,15 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
         topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
     lines = minutes.handled_by(group_ids=ids)
     known = progress.of_groups(ids)
-    return found.map(lambda row: _group(row, (members, topics), lines.get(row.pk, []), known.get(row.pk)))
-
-
-def _group(
-    row: Any,
-    counts: tuple[dict[int, int], dict[int, int]],
-    line: list[int],
-    known: GroupProgress | None,
-) -> GroupRow:
-    members, topics = counts
-    return shown(
-        GroupRow,
-        row,
-        members=members.get(row.pk, 0),
-        topics=topics.get(row.pk, 0),
-        lag=row.behind,
-        lag_ms=row.oldest,
-        minutes=tuple(line),
-        progress=known,
+    return found.map(
+        lambda row: shown(
+            GroupRow,
+            row,
+            members=members.get(row.pk, 0),
+            topics=topics.get(row.pk, 0),
+            minutes=tuple(lines.get(row.pk, ())),
+            progress=known.get(row.pk),
+        )
     )
 
 
@@ -184,16 +164,14 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
         rows = rows.filter(topic__name=topic)
     found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
     lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found.items])
-    return found.map(lambda row: _subscription(row, lines.get((row.group_id, row.topic_id), [])))
-
-
-def _subscription(row: ConsumerGroupTopic, line: list[int]) -> SubscriptionRow:
-    return shown(
-        SubscriptionRow,
-        row,
-        stopped=row.stopped or row.group.stopped,
-        stopped_queues=len(row.stopped_queues),
-        minutes=tuple(line),
+    return found.map(
+        lambda row: shown(
+            SubscriptionRow,
+            row,
+            stopped=row.stopped or row.group.stopped,
+            stopped_queues=len(row.stopped_queues),
+            minutes=tuple(lines.get((row.group_id, row.topic_id), ())),
+        )
     )
 
 

@@ -34,15 +34,18 @@ _COLUMNS = (  # no more: a topic's layout alone is 6 KB
 
 @dataclass(frozen=True, slots=True)
 class OwnedQueue:
-    """A queue whose owner the member is; one that is `leaving` was revoked at `target_generation`."""
+    """A queue whose owner the member is; one that is `leaving` was revoked at `target_generation`.
+
+    `stopped`: it owns the queue, but reads nothing for now.
+    """
 
     topic: str
     queue: int
     epoch: int
     stopped: bool
-    leaving: bool
-    target_generation: int
     origin_topic: str | None = None  # of a failure topic's queue: the topic whose messages failed
+    leaving: bool = False
+    target_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

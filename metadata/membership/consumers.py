@@ -32,9 +32,11 @@ from metadata.db.contact import contact
 from metadata.db.rows import group_by_id, group_by_name, group_named
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
+from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import casual, instances, rebalance
-from metadata.membership.heartbeats import Assigned, HeartbeatAnswer, heartbeat, replaced
+from metadata.membership.assignment_cache import OwnedQueue
+from metadata.membership.heartbeats import HeartbeatAnswer, heartbeat, replaced
 from metadata.membership.outage_guard import OutageGuard
 from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
@@ -42,9 +44,9 @@ from metadata.rules.membership import liveness
 from metadata.rules.topics.names import check_spelling
 
 __all__ = [
-    "Assigned",
     "HeartbeatAnswer",
     "OutageGuard",
+    "OwnedQueue",
     "Registered",
     "check_settings",
     "expire",
@@ -139,8 +141,8 @@ def check_instance(*, group: str, mode: str | None, instance_id: str | None) -> 
     if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
         raise Invalid.field(
             "instance_id",
-            f"group {group} is broadcasting: each consumer needs a name of its own that stays the same, "
-            "for its positions are kept under it",
+            f"group {group} is broadcasting: each consumer needs its own stable instance_id, "
+            "because its offsets are stored under it",
         )
 
 
@@ -156,7 +158,7 @@ def _rebalance_now(group_id: int) -> None:
     try:
         rebalance.settle(group_id)
     except (MetadataUnavailable, NotFound) as error:
-        log.warning("group %d is rebalanced later: %s", group_id, error.detail)
+        log.warning("group %d could not be rebalanced, will retry: %s", group_id, error.detail)
 
 
 @transactional
@@ -247,7 +249,7 @@ def _replace(
     if handed:
         rebalance.next_generation(group.pk)
         changed("group", group.pk)
-    log.info("group %s: %s was replaced by its next incarnation", group.name, applicant.identity)
+    log.info("group %s: %s registered again", group.name, applicant.identity)
     return text
 
 
@@ -314,10 +316,8 @@ def expire(*, guard: OutageGuard | None = None) -> int:
     """
     watcher = guard or _guard
     watch = watcher.look()
-    by_group: dict[int, list[int]] = {}
     with reachable():
-        for member, group_id in _silent(watch):
-            by_group.setdefault(group_id, []).append(member)
+        by_group = grouped((group_id, member) for member, group_id in _silent(watch))
     groups = random.sample(list(by_group), len(by_group))  # what fails must not be first in every pass
     end, count = time.monotonic() + PASS_S, 0
     failure = None

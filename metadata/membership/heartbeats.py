@@ -29,6 +29,7 @@ from metadata.db.contact import SILENT_S, contact
 from metadata.db.rows import group_by_id
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Gone, MetadataUnavailable, Unrecorded
+from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
 from metadata.limits.coalescer import PacedCoalescer
 from metadata.membership import grants, instances, rebalance
@@ -40,12 +41,7 @@ from metadata.membership.assignment_cache import (
     read_owned,
     read_stops,
 )
-from metadata.models import (
-    ConsumerGroup,
-    ConsumerGroupConsumer,
-    Heartbeat,
-    QueueOffset,
-)
+from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 
 EVERY_S = 0.25  # at most four UPDATEs a second and process; a lone heartbeat is not delayed
 MOST = 500  # ids in one UPDATE
@@ -55,28 +51,16 @@ _Owned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
-    """A queue to own: acquire it under this epoch. `stopped`: own it, but read nothing for now.
-
-    `origin_topic`: of a failure topic's queue, the topic whose messages failed.
-    """
-
-    topic: str
-    queue: int
-    epoch: int
-    stopped: bool
-    origin_topic: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """The group's generation, the queues to own, and the queues to stop, commit and leave out of `owned`.
+
+    A queue to own is to be acquired under its epoch.
 
     Among the last is also whatever the member says it holds and does not own.
     """
 
     generation: int
-    assigned: tuple[Assigned, ...]
+    assigned: tuple[OwnedQueue, ...]
     revoked: tuple[int, ...]
 
 
@@ -119,11 +103,7 @@ def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[in
     foreign = holds - {one.queue for one in seen.held}
     return HeartbeatAnswer(
         generation=seen.generation,
-        assigned=tuple(
-            Assigned(one.topic, one.queue, one.epoch, one.stopped, one.origin_topic)
-            for one in seen.held
-            if not one.leaving
-        ),
+        assigned=tuple(one for one in seen.held if not one.leaving),
         revoked=tuple(sorted(leaving | foreign)),
     )
 
@@ -143,7 +123,7 @@ def _check() -> None:
     if not bulkhead.watched:
         return
     if contact.silent_s() > SILENT_S or _coalescer.stuck_s() > SILENT_S:
-        raise MetadataUnavailable("The metadata database is away.", retry_after_ms=1000)
+        raise MetadataUnavailable("The metadata database did not answer.", retry_after_ms=1000)
 
 
 def _unrecorded(error: MetadataUnavailable) -> MetadataUnavailable:
@@ -222,9 +202,7 @@ def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
     stops = read_stops(sorted({one.group_id for one in mine}))
     waiting = _standing_by(mine)
     epochs = instances.epochs([one.consumer_id for one in mine])
-    reads: dict[int, list[instances.Read]] = {}
-    for read in instances.reads({one.group_id for one in mine}):
-        reads.setdefault(read.group_id, []).append(read)
+    reads = grouped((read.group_id, read) for read in instances.reads({one.group_id for one in mine}))
     return {
         one.consumer_id: _Seen(
             held=tuple(_held(read, epoch, stops) for read in reads.get(one.group_id, ())),
@@ -242,8 +220,6 @@ def _held(read: instances.Read, instance_epoch: int, stops: Stops) -> OwnedQueue
         queue=read.queue,
         epoch=read.base_epoch + instance_epoch,
         stopped=read.group_stopped or stops.cover(read.group_id, read.topic_id, read.queue),
-        leaving=False,
-        target_generation=0,
     )
 
 

@@ -134,7 +134,7 @@ def acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None
     try:
         _write(note)
     except MetadataUnavailable as error:
-        log.info("group %d: pauses are recorded later: %s", consumer.group_id, error.detail)
+        log.info("group %d: pauses not recorded, will retry: %s", consumer.group_id, error.detail)
         _late.append(note)
 
 

@@ -63,8 +63,8 @@ def arrive(*, group: ConsumerGroup, name: str, now: datetime) -> int:
     if row is None:
         if known.count() >= MOST_INSTANCES:
             raise Conflict(
-                f"Group {group.name} has {MOST_INSTANCES} instances, the most there may be: let each "
-                f"consumer keep its instance_id. One that is not seen for {KEPT_DAYS:.0f} days is forgotten."
+                f"Group {group.name} has {MOST_INSTANCES} instances, the maximum. Let each consumer keep "
+                f"its instance_id. Instances not seen for {KEPT_DAYS:.0f} days are deleted."
             )
         row = known.create(group=group, name=name, last_seen=now)
     BroadcastInstance.objects.filter(pk=row.pk).update(epoch=F("epoch") + 1, last_seen=now)

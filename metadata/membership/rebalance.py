@@ -28,6 +28,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F, Value
@@ -93,7 +94,7 @@ def set_background(hook: Background | None) -> None:
 def request(group_id: int, cause: str) -> None:
     """Mark the group for a rebalance, inside the caller's transaction, which holds the group's lock."""
     if mark(group_id, cause):
-        log.info("group %d is to be rebalanced: %s", group_id, cause)
+        log.info("group %d needs a rebalance: %s", group_id, cause)
         transaction.on_commit(lambda: _ask(group_id), robust=True)
 
 
@@ -263,10 +264,12 @@ def _moved(group: ConsumerGroup, now: datetime) -> tuple[tuple[Move, ...], dict[
         current={row.queue_id: row.target_id or row.owner_id for row in rows},
     )
     grants, retargets = _steps(rows, targets)
-    for (owner, target), queues in grants.items():
-        _grant(group, queues, owner=owner, member=target, now=now)
-    for (owner, heir), queues in retargets.items():
-        _retarget(group, queues, owner=owner, target=heir, now=now)
+    mine, ordered = QueueOffset.objects.filter(group=group), _ordered(group, now)
+    for (owner, target), queues in grants.items():  # owns them now, under a new epoch
+        theirs = mine.filter(queue__in=queues, owner=owner)
+        theirs.update(owner=target, target=target, epoch=F("epoch") + 1, **ordered)
+    for (owner, heir), queues in retargets.items():  # the owner is told to give them up
+        mine.filter(queue__in=queues, owner=owner).update(target=heir, **ordered)
     given = {queue for queues in grants.values() for queue in queues}
     touched = given | {queue for queues in retargets.values() for queue in queues}
     abandoned = _abandon(group, [row.pk for row in rows], now)
@@ -348,32 +351,13 @@ def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[Q
     rows = QueueOffset.objects.filter(group=group, target__isnull=False).exclude(pk__in=readable)
     left = list(rows.select_related("queue__topic"))
     if left:
-        rows.update(
-            target=None, target_generation=group.generation + 1, idle_since=Coalesce("idle_since", Value(now))
-        )
+        rows.update(target=None, **_ordered(group, now))
     return left
 
 
-def _grant(group: ConsumerGroup, queues: list[int], *, owner: int | None, member: int, now: datetime) -> None:
-    """Make `member` the owner now, under a new epoch; guarded by the owner that was read."""
-    QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
-        owner=member,
-        target=member,
-        epoch=F("epoch") + 1,
-        target_generation=group.generation + 1,
-        idle_since=Coalesce("idle_since", Value(now)),
-    )
-
-
-def _retarget(
-    group: ConsumerGroup, queues: list[int], *, owner: int | None, target: int | None, now: datetime
-) -> None:
-    """Tell the owner, from the next generation on, to give the queues up; guarded by the owner read."""
-    QueueOffset.objects.filter(group=group, queue__in=queues, owner=owner).update(
-        target=target,
-        target_generation=group.generation + 1,
-        idle_since=Coalesce("idle_since", Value(now)),
-    )
+def _ordered(group: ConsumerGroup, now: datetime) -> dict[str, Any]:
+    """Return what changes with the target of a row: members are told from the next generation on."""
+    return {"target_generation": group.generation + 1, "idle_since": Coalesce("idle_since", Value(now))}
 
 
 def hand_over(row: QueueOffset) -> bool:

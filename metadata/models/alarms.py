@@ -6,14 +6,25 @@ DeadLetterCount: what a job counted to tell. ClockMark: what clocks showed.
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import MAX_NAME, NameField, one_of
 
-ALARM_KINDS = (
-    "unread_dropped", "node_low", "node_full", "node_filling", "node_away", "not_cleaned", "lag",
-    "no_consumer", "dead_growing", "job_failed", "corrupt", "inconsistent",
-)  # fmt: skip
+
+class AlarmKind(models.TextChoices):
+    """Kind of an alarm; `name` depends on it (alarm_rules.subject): group/topic, a node, …"""
+
+    UNREAD_DROPPED = "unread_dropped"
+    NODE_LOW = "node_low"
+    NODE_FULL = "node_full"
+    NODE_FILLING = "node_filling"
+    NODE_AWAY = "node_away"
+    NOT_CLEANED = "not_cleaned"
+    LAG = "lag"
+    NO_CONSUMER = "no_consumer"
+    DEAD_GROWING = "dead_growing"
+    JOB_FAILED = "job_failed"
+    CORRUPT = "corrupt"
+    INCONSISTENT = "inconsistent"
 
 
 class Alarm(models.Model):
@@ -27,23 +38,7 @@ class Alarm(models.Model):
     one.
     """
 
-    class Kind(models.TextChoices):
-        """Kind of an alarm; `name` depends on it (alarm_rules.subject): group/topic, a node, …"""
-
-        UNREAD_DROPPED = "unread_dropped"
-        NODE_LOW = "node_low"
-        NODE_FULL = "node_full"
-        NODE_FILLING = "node_filling"
-        NODE_AWAY = "node_away"
-        NOT_CLEANED = "not_cleaned"
-        LAG = "lag"
-        NO_CONSUMER = "no_consumer"
-        DEAD_GROWING = "dead_growing"
-        JOB_FAILED = "job_failed"
-        CORRUPT = "corrupt"
-        INCONSISTENT = "inconsistent"
-
-    kind = models.CharField(max_length=20, choices=Kind.choices)
+    kind = models.CharField(max_length=20, choices=AlarmKind.choices)
     name = NameField(max_length=2 * MAX_NAME + 1)
     detail = models.CharField(max_length=1000)
     count = models.BigIntegerField(default=0)
@@ -63,7 +58,7 @@ class Alarm(models.Model):
         ordering = ("-last_at", "-id")
         constraints = (
             models.UniqueConstraint(fields=("kind", "name"), name="alarm_kind_name"),
-            models.CheckConstraint(condition=Q(kind__in=ALARM_KINDS), name="alarm_kind"),
+            one_of("kind", *AlarmKind.values, name="alarm_kind"),
         )
         indexes = (models.Index(fields=("ended_at", "kind"), name="alarm_lasting"),)
 
@@ -98,7 +93,7 @@ class AlarmMail(models.Model):
             models.UniqueConstraint(
                 fields=("alarm", "occurrence", "what", "address"), name="alarm_mail_once"
             ),
-            models.CheckConstraint(condition=Q(what__in=("began", "ended")), name="alarm_mail_what"),
+            one_of("what", "began", "ended", name="alarm_mail_what"),
         )
         indexes = (
             models.Index(fields=("sent_at", "id"), name="alarm_mail_waiting"),

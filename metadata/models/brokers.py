@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import NamedModel, one_of
 
 
-class Broker(models.Model):
+class Broker(NamedModel):
     """A row of the broker registry; its workers keep it fresh.
 
     `incarnation` is the life of the broker that has the name; `stopped_at`: that life said good-bye then.
@@ -18,7 +17,6 @@ class Broker(models.Model):
         IN = "in"
         OUT = "out"
 
-    name = NameField(max_length=MAX_NAME, unique=True)
     url = models.CharField(max_length=500)
     state = models.CharField(max_length=3, choices=State.choices, default=State.IN)
     started_at = models.DateTimeField()
@@ -27,15 +25,11 @@ class Broker(models.Model):
     version = models.CharField(max_length=50, blank=True)
     incarnation = models.CharField(max_length=36, blank=True)
 
-    class Meta:
-        ordering = ("name",)
-        constraints = (models.CheckConstraint(condition=Q(state__in=("in", "out")), name="broker_state"),)
-
-    def __str__(self) -> str:
-        return self.name
+    class Meta(NamedModel.Meta):
+        constraints = (one_of("state", "in", "out", name="broker_state"),)
 
 
-class BrokerProcess(models.Model):
+class BrokerProcess(NamedModel):
     """A worker of a broker, and the metadata change up to which it has let go of everything older.
 
     Who moves a node waits until no live worker can still write to its old address. `demand` is what it is
@@ -43,14 +37,9 @@ class BrokerProcess(models.Model):
     """
 
     broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")
-    name = NameField(max_length=MAX_NAME, unique=True)
     acknowledged = models.BigIntegerField(default=0)
     last_seen = models.DateTimeField()
     demand = models.TextField(default="", blank=True)
 
-    class Meta:
-        ordering = ("name",)
+    class Meta(NamedModel.Meta):
         verbose_name_plural = "broker processes"
-
-    def __str__(self) -> str:
-        return self.name

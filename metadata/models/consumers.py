@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import MAX_NAME, NamedModel, NameField
 from metadata.models.groups import ConsumerGroup
 from metadata.models.topics import Queue
 from metadata.models.users import ApiKey
 
 
-class Consumer(models.Model):
+class Consumer(NamedModel):
     """A client process, as it was when it registered. `incarnation` is a UUID made at its start."""
 
     name = NameField(max_length=MAX_NAME)
@@ -19,12 +19,6 @@ class Consumer(models.Model):
     address = models.CharField(max_length=100, blank=True)
     sdk = models.CharField(max_length=100, blank=True)
     key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
-
-    class Meta:
-        ordering = ("name",)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class ConsumerGroupConsumer(models.Model):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import MAX_NAME, NameField, one_of
 from metadata.models.groups import ConsumerGroup
 
 
@@ -56,10 +55,8 @@ class Redrive(models.Model):
             models.Index(fields=("state",), name="redrive_state"),
         )
         constraints = (
-            models.CheckConstraint(condition=Q(to__in=("group", "topic")), name="redrive_to"),
-            models.CheckConstraint(
-                condition=Q(state__in=("running", "done", "stopped", "failed")), name="redrive_state_known"
-            ),
+            one_of("to", "group", "topic", name="redrive_to"),
+            one_of("state", "running", "done", "stopped", "failed", name="redrive_state_known"),
         )
 
     def __str__(self) -> str:

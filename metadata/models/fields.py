@@ -1,4 +1,4 @@
-"""Column types that behave alike on both engines."""
+"""Column types that behave alike on both engines, and the columns and constraints that tables share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
 
 MAX_NAME = 210  # names given by users end at 100; `<group>_<topic>_fail` and `name~id` must fit too
 
@@ -28,3 +29,35 @@ class NameField(_Text):
         if connection.vendor == "mysql":
             parameters["collation"] = "utf8mb4_bin"
         return parameters
+
+
+class NamedModel(models.Model):
+    """A row that is known by its name."""
+
+    name = NameField(max_length=MAX_NAME, unique=True)
+
+    class Meta:
+        abstract = True
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class OwnedModel(NamedModel):
+    """A topic or a group: somebody looks after it, and its name is free again once it is deleted."""
+
+    owners = models.CharField(max_length=1000, blank=True)
+    department = models.CharField(max_length=200, blank=True)
+    alarm_emails = models.CharField(max_length=1000, blank=True)
+    description = models.TextField(blank=True)
+    created_at = models.DateTimeField()
+    deleted_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(NamedModel.Meta):
+        abstract = True
+
+
+def one_of(column: str, *values: str | int, name: str) -> models.CheckConstraint:
+    """Return the constraint that a column holds one of some values."""
+    return models.CheckConstraint(condition=Q(**{f"{column}__in": values}), name=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import OwnedModel, one_of
 from metadata.models.topics import Topic
 from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, tags_of
 from metadata.rules.setting_types import read_settings
@@ -20,7 +20,7 @@ def default_delays() -> list[int]:
     return list(RETRY_DELAYS_S)
 
 
-class ConsumerGroup(models.Model):
+class ConsumerGroup(OwnedModel):
     """A group. Its row is the lock of everything about it: members, subscriptions, owners.
 
     A rebalance is due while `rebalance_wanted` > `rebalance_done`. `generation` counts changes
@@ -33,7 +33,6 @@ class ConsumerGroup(models.Model):
         CLUSTERING = "clustering"
         BROADCASTING = "broadcasting"
 
-    name = NameField(max_length=MAX_NAME, unique=True)
     mode = models.CharField(max_length=12, choices=Mode.choices, default=Mode.CLUSTERING)
     stopped = models.BooleanField(default=False)
     session_timeout_ms = models.PositiveIntegerField(default=15_000)
@@ -50,17 +49,10 @@ class ConsumerGroup(models.Model):
     rebalance_done = models.BigIntegerField(default=0)
     rebalance_cause = models.CharField(max_length=300, blank=True)  # of the mark, while it is set
     generation = models.BigIntegerField(default=0)
-    owners = models.CharField(max_length=1000, blank=True)
-    department = models.CharField(max_length=200, blank=True)
-    alarm_emails = models.CharField(max_length=1000, blank=True)
-    description = models.TextField(blank=True)
-    created_at = models.DateTimeField()
-    deleted_at = models.DateTimeField(null=True, blank=True)
 
-    class Meta:
-        ordering = ("name",)
+    class Meta(OwnedModel.Meta):
         constraints = (
-            models.CheckConstraint(condition=Q(mode__in=("clustering", "broadcasting")), name="group_mode"),
+            one_of("mode", "clustering", "broadcasting", name="group_mode"),
             models.CheckConstraint(
                 condition=Q(
                     session_timeout_ms__gte=MIN_SESSION_TIMEOUT_MS,
@@ -70,9 +62,6 @@ class ConsumerGroup(models.Model):
             ),
             models.CheckConstraint(condition=Q(rebalance_done__lte=F("rebalance_wanted")), name="group_mark"),
         )
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class ConsumerGroupTopic(models.Model):
@@ -125,10 +114,8 @@ class ConsumerGroupTopic(models.Model):
         ordering = ("group_id", "topic_id")
         constraints = (
             models.UniqueConstraint(fields=("group", "topic"), name="subscription_group_topic"),
-            models.CheckConstraint(
-                condition=Q(state__in=("creating", "ready", "deleting")), name="subscription_state"
-            ),
-            models.CheckConstraint(condition=Q(start__in=("earliest", "latest")), name="subscription_start"),
+            one_of("state", "creating", "ready", "deleting", name="subscription_state"),
+            one_of("start", "earliest", "latest", name="subscription_start"),
         )
 
     def __str__(self) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import NamedModel, one_of
 
 
-class DbNode(models.Model):
+class DbNode(NamedModel):
     """One database. `database` is the schema on MySQL / MariaDB and the file's path on SQLite."""
 
     class Kind(models.TextChoices):
@@ -35,7 +35,6 @@ class DbNode(models.Model):
         LOW = "low"
         FULL = "full"
 
-    name = NameField(max_length=MAX_NAME, unique=True)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
     engine = models.CharField(max_length=10, choices=Engine.choices)
     host = models.CharField(max_length=255, blank=True)
@@ -51,27 +50,19 @@ class DbNode(models.Model):
     reader_password_encrypted = models.TextField(blank=True)
     epoch = models.BigIntegerField(default=1)  # counts promotions and restores
     identity = models.CharField(max_length=36, blank=True)  # written into the database too: this node's data
-    quarantined = models.CharField(
-        max_length=500, blank=True
-    )  # why no broker serves it until an operator decided
+    quarantined = models.CharField(max_length=500, blank=True)  # why no broker serves it, '' if they do
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
     disk = models.CharField(max_length=4, choices=Disk.choices, default=Disk.OK)
     created_at = models.DateTimeField()
 
-    class Meta:
-        ordering = ("name",)
+    class Meta(NamedModel.Meta):
         constraints = (
-            models.CheckConstraint(condition=Q(kind__in=("normal", "failure")), name="db_node_kind"),
-            models.CheckConstraint(condition=Q(engine__in=("mysql", "sqlite")), name="db_node_engine"),
-            models.CheckConstraint(
-                condition=Q(state__in=("read_write", "read_only", "offline")), name="db_node_state"
-            ),
-            models.CheckConstraint(condition=Q(disk__in=("ok", "low", "full")), name="db_node_disk"),
+            one_of("kind", "normal", "failure", name="db_node_kind"),
+            one_of("engine", "mysql", "sqlite", name="db_node_engine"),
+            one_of("state", "read_write", "read_only", "offline", name="db_node_state"),
+            one_of("disk", "ok", "low", "full", name="db_node_disk"),
             models.CheckConstraint(condition=Q(epoch__gte=1), name="db_node_epoch"),
         )
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class NodeSize(models.Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import MAX_NAME, NamedModel, NameField, one_of
 
 
 class AuditLog(models.Model):
@@ -63,29 +63,19 @@ class JobRun(models.Model):
     class Meta:
         ordering = ("-id",)
         indexes = (models.Index(fields=("name", "id"), name="job_run_name"),)
-        constraints = (
-            models.CheckConstraint(
-                condition=Q(state__in=("running", "done", "failed", "cancelled")), name="job_run_state"
-            ),
-        )
+        constraints = (one_of("state", "running", "done", "failed", "cancelled", name="job_run_state"),)
 
     def __str__(self) -> str:
         return f"{self.name} {self.state}"
 
 
-class Lease(models.Model):
+class Lease(NamedModel):
     """Holder of a sweep just now. `term` grows with every new holder."""
 
     name = NameField(max_length=MAX_NAME, primary_key=True)
     holder = models.CharField(max_length=200)
     term = models.BigIntegerField(default=1)
     expires_at = models.DateTimeField()
-
-    class Meta:
-        ordering = ("name",)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class ChangeCounter(models.Model):

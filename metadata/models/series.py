@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
+
+from metadata.models.fields import one_of
 
 
 class Sample(models.Model):
@@ -53,7 +54,7 @@ class Sample(models.Model):
             models.UniqueConstraint(
                 fields=("step_s", "topic_ref", "group_ref", "at"), name="sample_step_of_what"
             ),
-            models.CheckConstraint(condition=Q(step_s__in=(60, 900, 86_400)), name="sample_step"),
+            one_of("step_s", 60, 900, 86_400, name="sample_step"),
         )
         indexes = (
             models.Index(fields=("step_s", "at"), name="sample_step_at"),

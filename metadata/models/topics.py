@@ -5,11 +5,11 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import OwnedModel, one_of
 from metadata.models.nodes import DbNode
 
 
-class Topic(models.Model):
+class Topic(OwnedModel):
     """A topic. A deleted one is called `name~id`: the name is free while the tables wait for their drop."""
 
     class Kind(models.TextChoices):
@@ -37,7 +37,6 @@ class Topic(models.Model):
         FAIL = "fail"
         RESEND = "resend"
 
-    name = NameField(max_length=MAX_NAME, unique=True)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     keyed = models.CharField(max_length=10, choices=Keyed.choices, default=Keyed.STRICT)
@@ -60,31 +59,19 @@ class Topic(models.Model):
     failure_of = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, blank=True, related_name="failure_topics"
     )
-    owners = models.CharField(max_length=1000, blank=True)
-    department = models.CharField(max_length=200, blank=True)
-    alarm_emails = models.CharField(max_length=1000, blank=True)
-    description = models.TextField(blank=True)
-    created_at = models.DateTimeField()
-    deleted_at = models.DateTimeField(null=True, blank=True)
 
-    class Meta:
-        ordering = ("name",)
+    class Meta(OwnedModel.Meta):
         constraints = (
-            models.CheckConstraint(condition=Q(kind__in=("normal", "failure")), name="topic_kind"),
-            models.CheckConstraint(
-                condition=Q(state__in=("creating", "ready", "deleted")), name="topic_state"
-            ),
-            models.CheckConstraint(condition=Q(keyed__in=("strict", "available")), name="topic_keyed"),
-            models.CheckConstraint(condition=Q(on_unknown__in=("fail", "resend")), name="topic_on_unknown"),
+            one_of("kind", "normal", "failure", name="topic_kind"),
+            one_of("state", "creating", "ready", "deleted", name="topic_state"),
+            one_of("keyed", "strict", "available", name="topic_keyed"),
+            one_of("on_unknown", "fail", "resend", name="topic_on_unknown"),
             models.UniqueConstraint(fields=("failure_group", "failure_of"), name="topic_failure_pair"),
             models.CheckConstraint(condition=Q(retention_days__gte=1), name="topic_retention_days"),
             models.CheckConstraint(
                 condition=~Q(state="deleted") | Q(deleted_at__isnull=False), name="topic_deleted_at"
             ),
         )
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class TopicRouting(models.Model):
@@ -136,9 +123,7 @@ class Queue(models.Model):
         ordering = ("topic_id", "number")
         constraints = (
             models.UniqueConstraint(fields=("topic", "number"), name="queue_topic_number"),
-            models.CheckConstraint(
-                condition=Q(state__in=("creating", "read_write", "read_only", "retired")), name="queue_state"
-            ),
+            one_of("state", "creating", "read_write", "read_only", "retired", name="queue_state"),
         )
 
     def __str__(self) -> str:

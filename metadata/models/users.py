@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import MAX_NAME, NameField
+from metadata.models.fields import NamedModel, NameField
 
 
-class UserRights(models.Model):
+class UserRights(NamedModel):
     """Rights of a portal user who is no administrator, as an API key has them: {"manage": ["orders*"], …}.
 
     Who is named among the owners of a topic or group may manage it without a row here.
@@ -16,32 +16,21 @@ class UserRights(models.Model):
     name = NameField(max_length=150, unique=True)  # the account's user name
     rights = models.JSONField(default=dict)
 
-    class Meta:
-        ordering = ("name",)
+    class Meta(NamedModel.Meta):
         verbose_name_plural = "user rights"
 
-    def __str__(self) -> str:
-        return self.name
 
-
-class ApiKey(models.Model):
+class ApiKey(NamedModel):
     """An API key; only its SHA-256 is kept. `rights`: {"produce": ["orders*"], …}.
 
     `max_…_per_s`: what it may send, over all topics and brokers; null = any number.
     """
 
-    name = NameField(max_length=MAX_NAME, unique=True)
     digest = models.CharField(max_length=64, unique=True)
     rights = models.JSONField(default=dict)
     max_messages_per_s = models.PositiveIntegerField(null=True, blank=True)
     max_bytes_per_s = models.PositiveBigIntegerField(null=True, blank=True)
     created_at = models.DateTimeField()
-
-    class Meta:
-        ordering = ("name",)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class KeyFingerprint(models.Model):

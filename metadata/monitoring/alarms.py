@@ -42,10 +42,9 @@ def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int
     now = database_now()
     given = {"detail": detail[:1000], "place": place, "last_at": now}
     known = Alarm.objects.filter(kind=kind, name=name)
-    if not known.exists():
-        Alarm.objects.get_or_create(
-            kind=kind, name=name, defaults={**given, "first_at": now, "ended_at": now}
-        )  # also if somebody else makes it just now
+    if not known.exists():  # somebody else may make it just now
+        new = {**given, "first_at": now, "ended_at": now}
+        Alarm.objects.get_or_create(kind=kind, name=name, defaults=new)
     known.filter(ended_at__isnull=False).update(
         since_at=now, ended_at=None, times=F("times") + 1, acknowledged_at=None, acknowledged_by=""
     )
@@ -131,7 +130,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     now = database_now()
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
     if not lasting.update(**values, **({"ended_at": now} if kind in ONCE else {})):
-        raise Conflict(f"The alarm {kind} at {name} is over, or was acknowledged before.")
+        raise Conflict(f"The alarm {kind} at {name} has ended or is already acknowledged.")
     audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind})
 
 

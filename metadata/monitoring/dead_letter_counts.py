@@ -10,13 +10,14 @@ from django.db.models import F, Q, Sum
 
 from metadata.actors import Actor
 from metadata.db import access, audit
-from metadata.db.clock import database_now, ms
-from metadata.db.rows import group_by_name
+from metadata.db.clock import database_now
+from metadata.db.rows import group_by_name, shown
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.models import ConsumerGroup, DeadLetterCount
 
 MOST = 8  # groups that are named
+_UNSEEN = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +70,25 @@ def record(counts: Mapping[int, Count]) -> int:
 
 
 def dead(*, most: int = MOST) -> DeadLetters:
-    unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
         rows = DeadLetterCount.objects.filter(group_ref__in=names.values("pk")).order_by("-newest_at", "-pk")
         total = rows.aggregate(all=Sum("messages"))["all"] or 0
-        shown, fresh = list(rows[:most]), list(rows.filter(unseen)[:most])
+        newest, fresh = list(rows[:most]), list(rows.filter(_UNSEEN)[:most])
         called = dict(
-            names.filter(pk__in=[row.group_ref for row in (*shown, *fresh)]).values_list("pk", "name")
+            names.filter(pk__in=[row.group_ref for row in (*newest, *fresh)]).values_list("pk", "name")
         )
         count = rows.count()
-    return DeadLetters(total, count, _rows(shown, called), _rows(fresh, called))
+    return DeadLetters(total, count, _rows(newest, called), _rows(fresh, called))
 
 
 def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[GroupDeadLetters, ...]:
     return tuple(
-        GroupDeadLetters(
+        shown(
+            GroupDeadLetters,
+            row,
             group=called[row.group_ref],
-            messages=row.messages,
-            last_hour=row.last_hour,
-            newest_at_ms=ms(row.newest_at),
             unseen=row.seen_at is None or row.seen_at < row.newest_at,
-            seen_by=row.seen_by,
         )
         for row in rows
         if row.group_ref in called
@@ -105,9 +103,8 @@ def saw(*, group: str, actor: Actor) -> None:
     """
     access.require(actor, "manage", group, what="group")
     rows = DeadLetterCount.objects.filter(group_ref=group_by_name(group).pk)
-    fresh = rows.filter(Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at")))
-    if not fresh.update(seen_at=F("newest_at"), seen_by=actor.name):
-        raise Conflict(f"No message of group {group} died since its dead were last looked at.")
+    if not rows.filter(_UNSEEN).update(seen_at=F("newest_at"), seen_by=actor.name):
+        raise Conflict(f"Group {group} has no new dead letters.")
     count = rows.values_list("messages", flat=True).get()
     audit.record(actor=actor, verb="saw", kind="dead", name=group, after={"dead": count})
 
@@ -115,7 +112,5 @@ def saw(*, group: str, actor: Actor) -> None:
 def unseen(*, group: str) -> bool:
     """Return True if a message of the group died since its dead were last looked at."""
     with reachable():
-        rows = DeadLetterCount.objects.filter(
-            group_ref__in=ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).values("pk")
-        )
-        return rows.filter(Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))).exists()
+        named = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True)
+        return DeadLetterCount.objects.filter(_UNSEEN, group_ref__in=named.values("pk")).exists()

@@ -15,6 +15,7 @@ from django.db.models import Exists, F, Max, OuterRef, Q
 from metadata.config import config
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
+from metadata.grouping import grouped
 from metadata.models import Alarm, ConsumerGroupConsumer, ConsumerGroupTopic, JobRun, Queue, QueueOffset
 from metadata.rules import alarm_rules
 
@@ -87,11 +88,9 @@ def idle() -> Found:
         group__subscriptions__topic=F("queue__topic"),
     )
     columns = ("group__name", "queue__topic__name", "queue_id", "group__subscriptions__stopped_queues")
-    lone: dict[str, list[int]] = {}
     with reachable():
-        for group, topic, queue, stopped in rows.order_by("queue_id").values_list(*columns):
-            if queue not in stopped:
-                lone.setdefault(f"{group}/{topic}", []).append(queue)
+        found = rows.order_by("queue_id").values_list(*columns)
+        lone = grouped((f"{group}/{topic}", queue) for group, topic, queue, off in found if queue not in off)
     seen = Found()
     for name, queues in lone.items():
         seen.add(name, f"unread messages in queues without a consumer: {numbers(queues)}")

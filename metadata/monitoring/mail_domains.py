@@ -14,5 +14,5 @@ def check_domains(values: dict[str, Any]) -> dict[str, Any]:
     for one in addresses(values.get("alarm_emails", "")):
         if not may_go_to(one, config.mail_domains):
             named = ", ".join(config.mail_domains)
-            raise Invalid.field("alarm_emails", f"{one} is not in {named}, where mails may go")
+            raise Invalid.field("alarm_emails", f"{one} is not in {named}, the allowed domains")
     return values

@@ -18,6 +18,7 @@ from metadata.config import config
 from metadata.db.clock import before, database_now, ms
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
+from metadata.grouping import grouped
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
 from metadata.rules.alarm_rules import Subject, subject
 from metadata.rules.mail import addresses, is_address, may_go_to
@@ -104,12 +105,10 @@ def waiting() -> dict[str, list[AlarmNotice]]:
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         rows.filter(made_at__lt=before(now, seconds=GIVEN_UP_S)).delete()
         lately = AlarmMail.objects.filter(sent_at__gt=before(now, seconds=PACE_S)).values("address")
-        found: dict[str, list[AlarmNotice]] = {}
         due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
-        for row in due[:MOST]:
-            if may_go_to(row.address, config.mail_domains):  # the setting may be younger than the row
-                found.setdefault(row.address, []).append(_notice(row))
-        return found
+        # The setting of the domains may be younger than the row.
+        may = [row for row in due[:MOST] if may_go_to(row.address, config.mail_domains)]
+        return grouped((row.address, _notice(row)) for row in may)
 
 
 def _notice(row: AlarmMail) -> AlarmNotice:

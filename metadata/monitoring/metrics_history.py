@@ -28,9 +28,8 @@ from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 
 ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
 ALL_GROUPS = -1
-BUCKETS = tuple(
-    f"bucket_10s_{number}" for number in range(1, 7)
-)  # columns: messages of each SLOT_S of a minute
+# Columns: messages of each SLOT_S of a minute.
+BUCKETS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
 HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
 WRITTEN_S = 5  # after so long every process has written down what it counted
 LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
@@ -276,18 +275,14 @@ def _whose(
 def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
     """The points of some rows by time: what was sent and what was pulled, each summed up."""
     found: dict[int, Point] = {}
-    sums: dict[str, Any] = {"n": Sum("messages"), "b": Sum("bytes"), "e": Sum("errors")}
-    row: Any
-    for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
-        found[ms(row["at"])] = Point(ms(row["at"]), sent=row["n"], sent_bytes=row["b"], errors=row["e"])
-    sums = {"n": Sum("messages"), "b": Sum("bytes"), "h": Sum("handled")}
-    sums |= {"lags": Sum("lag"), "oldest": Max("lag_ms")}
-    for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
+    for row in _by_time(rows.filter(group_ref=0), "messages", "bytes", "errors"):
+        at, messages, size = ms(row["at"]), row["sum_messages"], row["sum_bytes"]
+        found[at] = Point(at, sent=messages, sent_bytes=size, errors=row["sum_errors"])
+    for row in _by_time(rows.exclude(group_ref=0), "messages", "bytes", "handled"):
         at = ms(row["at"])
-        point = found.get(at, Point(at))
         found[at] = replace(
-            point, pulled=row["n"], pulled_bytes=row["b"], handled=row["h"], lag=row["lags"],
-            lag_ms=row["oldest"],
+            found.get(at, Point(at)), pulled=row["sum_messages"], pulled_bytes=row["sum_bytes"],
+            handled=row["sum_handled"], lag=row["lags"], lag_ms=row["oldest"],
         )  # fmt: skip
     return found
 
@@ -295,20 +290,22 @@ def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
 def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
     """The points of each ten seconds of some minutes; all of a minute have its lag."""
     found: dict[int, Point] = {}
-    sums: dict[str, Any] = {column: Sum(column) for column in BUCKETS}
-    row: Any
-    for row in rows.filter(group_ref=0).order_by("at").values("at").annotate(**sums):
+    for row in _by_time(rows.filter(group_ref=0), *BUCKETS):
         for at, column, _handled in _times(row["at"]):
-            found[at] = Point(at, sent=row[column])
-    sums |= {column: Sum(column) for column in HANDLED}
-    sums |= {"lags": Sum("lag"), "oldest": Max("lag_ms")}
-    for row in rows.exclude(group_ref=0).order_by("at").values("at").annotate(**sums):
+            found[at] = Point(at, sent=row[f"sum_{column}"])
+    for row in _by_time(rows.exclude(group_ref=0), *BUCKETS, *HANDLED):
         for at, column, done in _times(row["at"]):
-            point = found.get(at, Point(at))
             found[at] = replace(
-                point, pulled=row[column], handled=row[done], lag=row["lags"], lag_ms=row["oldest"]
-            )
+                found.get(at, Point(at)), pulled=row[f"sum_{column}"], handled=row[f"sum_{done}"],
+                lag=row["lags"], lag_ms=row["oldest"],
+            )  # fmt: skip
     return found
+
+
+def _by_time(rows: QuerySet[Sample], *columns: str) -> Any:
+    """Sum columns of the rows of each time, as `sum_<column>`; also the lags, and the age of the oldest."""
+    sums: dict[str, Any] = {f"sum_{column}": Sum(column) for column in columns}
+    return rows.order_by("at").values("at").annotate(**sums, lags=Sum("lag"), oldest=Max("lag_ms"))
 
 
 def _times(minute: datetime) -> list[tuple[int, str, str]]:

@@ -24,6 +24,7 @@ from metadata.rules.groups.progress import WINDOW_S, Progress, Seen, progress
 
 STALE_S = 180.0  # a lag that was not recorded for longer is not that of now; the job comes every minute
 MINUTE = timedelta(seconds=60)
+_Sent = Mapping[int, Mapping[datetime, int]]  # topic → messages that were sent to it in each minute
 
 
 class Lag(NamedTuple):
@@ -141,14 +142,14 @@ def _current(one: _Subscription, now: datetime, lags: Mapping[str, Lag] | None) 
     return replace(one, lag=Lag(one.lag.messages, ripe_ms))
 
 
-def _progress(group: _Group, sent: Mapping[int, Mapping[datetime, int]], now: datetime) -> GroupProgress:
+def _progress(group: _Group, sent: _Sent, now: datetime) -> GroupProgress:
     running = group.running
     lag = _sum([one.lag.messages for one in running])
     seen_at = min((one.at for one in running if one.at is not None), default=now)
     then, lag_before = _earlier(group, seen_at)
     between_s = (seen_at - then).total_seconds() if then else 0.0
     topics = {one.topic_id for one in running}
-    counted = _Counted(group, sent, topics)
+    since = then or start_of(now, step_s=60) - MINUTE
     seen = Seen(
         members=group.members,
         paused=group.stopped or (bool(group.subscriptions) and not running),
@@ -156,8 +157,8 @@ def _progress(group: _Group, sent: Mapping[int, Mapping[datetime, int]], now: da
         oldest_ms=max((one.lag.oldest_ms or 0 for one in running), default=0),
         lag_before=lag_before,
         between_s=between_s,
-        sent=counted.sent_since(then or start_of(now, step_s=60) - MINUTE),
-        handled=counted.handled_since(then or start_of(now, step_s=60) - MINUTE),
+        sent=_sent_since(sent, topics, since),
+        handled=_handled_since(group, topics, since),
     )
     return GroupProgress(progress(seen), _pace(group, sent, now), lag, lag_before, between_s)
 
@@ -183,32 +184,21 @@ def _earlier(group: _Group, seen_at: datetime) -> tuple[datetime | None, int | N
     return None, None
 
 
-class _Counted:
-    """Sums over the minutes of some topics of a group; the first minute counts for its part."""
+def _sent_since(sent: _Sent, topics: Collection[int], since: datetime) -> int:
+    """Messages that were sent to some topics; the first minute counts for its part."""
+    return _since([(at, count) for topic in topics for at, count in sent.get(topic, {}).items()], since)
 
-    def __init__(
-        self, group: _Group, sent: Mapping[int, Mapping[datetime, int]], topics: Collection[int]
-    ) -> None:
-        self._group, self._sent, self._topics = group, sent, topics
 
-    def sent_since(self, since: datetime) -> int:
-        minutes = [(at, count) for topic in self._topics for at, count in self._sent.get(topic, {}).items()]
-        return _since(minutes, since)
-
-    def handled_since(self, since: datetime) -> int | None:
-        """Messages that the group handled; None if a part of it was not counted."""
-        rows = [
-            (at, one.handled)
-            for at, row in self._group.minutes.items()
-            for topic, one in row.items()
-            if topic in self._topics and at + MINUTE > since
-        ]
-        known = [(at, count) for at, count in rows if count is not None]
-        return _since(known, since) if len(known) == len(rows) else None
-
-    def pulled_since(self, since: datetime) -> int:
-        rows = self._group.minutes.items()
-        return _since([(at, one.pulled) for at, row in rows for one in row.values()], since)
+def _handled_since(group: _Group, topics: Collection[int], since: datetime) -> int | None:
+    """Messages of some topics that a group handled; None if a part of it was not counted."""
+    rows = [
+        (at, one.handled)
+        for at, row in group.minutes.items()
+        for topic, one in row.items()
+        if topic in topics and at + MINUTE > since
+    ]
+    known = [(at, count) for at, count in rows if count is not None]
+    return _since(known, since) if len(known) == len(rows) else None
 
 
 def _since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:
@@ -216,14 +206,12 @@ def _since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:
     return math.ceil(sum(parts))
 
 
-def _pace(group: _Group, sent: Mapping[int, Mapping[datetime, int]], now: datetime) -> Pace:
+def _pace(group: _Group, sent: _Sent, now: datetime) -> Pace:
     """Messages a second, in all topics, since the last minute but one began."""
     since = start_of(now, step_s=60) - MINUTE
     seconds = (now - since).total_seconds()
-    counted = _Counted(group, sent, {one.topic_id for one in group.subscriptions})
-    handled = counted.handled_since(since)
-    return Pace(
-        sent=counted.sent_since(since) / seconds,
-        pulled=counted.pulled_since(since) / seconds,
-        handled=None if handled is None else handled / seconds,
-    )
+    topics = {one.topic_id for one in group.subscriptions}
+    sent_now, handled = _sent_since(sent, topics, since), _handled_since(group, topics, since)
+    rows = group.minutes.items()
+    pulled = _since([(at, one.pulled) for at, row in rows for one in row.values()], since)
+    return Pace(sent_now / seconds, pulled / seconds, None if handled is None else handled / seconds)

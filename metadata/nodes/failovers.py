@@ -16,6 +16,7 @@ from metadata.db.consumer_ids import reader_instance
 from metadata.db.rows import node_by_name
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
+from metadata.grouping import chunks
 from metadata.groups import commits
 from metadata.membership import instances
 from metadata.models import ChangeCounter, DbNode, Queue, QueueOffset, Topic
@@ -100,7 +101,7 @@ def finish(
     """
     row = DbNode.objects.select_for_update().filter(pk=begun.node_id, epoch=begun.epoch).first()
     if row is None:
-        raise NotFound("Somebody else promoted or adopted the node meanwhile.", code=Code.NODE_NOT_FOUND)
+        raise NotFound("Another user promoted or adopted the node meanwhile.", code=Code.NODE_NOT_FOUND)
     access.require_everything(actor, row.name, what="node")
     closed = begun.state_before == DbNode.State.READ_ONLY
     before = {key: getattr(row, key) for key in address}
@@ -131,28 +132,19 @@ def queues(node_id: int) -> list[NodeQueue]:
 
 def readers(node_id: int) -> list[ReaderEpoch]:
     """Every reader of a queue of a node, with the least epoch it can have."""
+    found: list[ReaderEpoch] = []
     with reachable():
         of_node = QueueOffset.objects.filter(queue__node=node_id).order_by("queue_id")
         rows = list(of_node.select_related("group", "queue"))
         looks = commits.latest((row.queue.topic_id, row.group_id) for row in rows)
-        found: list[ReaderEpoch] = []
         for row in rows:
             look = looks[row.queue.topic_id, row.group_id].get(row.queue_id)
+            seen = (look.committed, look.told_ms) if look else (0, None)
             known = instances.names(row.group_id) if row.group.mode == "broadcasting" else {0: ("", 0)}
-            found += [
-                ReaderEpoch(
-                    row.group_id,
-                    row.group.name,
-                    reader_instance(pk),
-                    name,
-                    row.queue_id,
-                    row.epoch + epoch,
-                    look.committed if look else 0,
-                    look.told_ms if look else None,
-                )
-                for pk, (name, epoch) in known.items()
-            ]
-        return found
+            for pk, (name, epoch) in known.items():
+                reader = reader_instance(pk), name, row.queue_id, row.epoch + epoch
+                found.append(ReaderEpoch(row.group_id, row.group.name, *reader, *seen))
+    return found
 
 
 @transactional
@@ -174,10 +166,7 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
 
     What was read last time and is still there counts as seen: no crash can take it back.
     """
-    done = 0
-    for first in range(0, len(heads), _TOGETHER):
-        done += _record(dict(heads[first : first + _TOGETHER]))
-    return done
+    return sum(_record(dict(some)) for some in chunks(heads, _TOGETHER))
 
 
 @transactional

@@ -24,11 +24,11 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
 from metadata.rules.setting_types import Choice, Text, Whole
-from metadata.rules.settings import NODE, checked
+from metadata.rules.settings import NODE, Fields, checked
 from metadata.rules.topics.names import check_confirmed, check_name
 
 OWN_FILES = ("metadata.sqlite3", "jobs.sqlite3", "secret.key", "encryption.key", "credentials.env")
-CREATE = {
+CREATE: Fields = {
     "kind": Choice({"normal": "", "failure": ""}),
     "engine": Choice({"mysql": "", "sqlite": ""}),
     "host": Text(255),
@@ -96,13 +96,11 @@ def _check_place(database: str) -> None:
     try:
         path = Path(config.data_dir, database).resolve()
     except (ValueError, OSError, RuntimeError):  # a NUL, a name that is too long, links in a circle
-        raise Invalid.field("database", "is not a path of a file") from None
+        raise Invalid.field("database", "is not a file path") from None
     places = [config.data_dir, *map(Path, config.sqlite_dirs)]
     if not any(one.resolve() in path.parents for one in places):
-        what = (
-            f"{path} does not lie below the data directory, {config.data_dir}: choose a file there, or name"
-        )
-        raise Invalid.field("database", f"{what} its directory in CATMQ_SQLITE_DIRS")
+        what = f"{path} does not lie below the data directory, {config.data_dir}: choose a file there"
+        raise Invalid.field("database", f"{what}, or name its directory in CATMQ_SQLITE_DIRS")
     if path.parent == config.data_dir.resolve() and path.name in OWN_FILES:
         raise Invalid.field("database", f"{path} is a file of the server itself: choose another")
 
@@ -190,17 +188,10 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
     """
     access.require_everything(actor, name, what="node")
     row = rows.node_by_name(name)
-    before, row.reader_username = row.reader_username, username
-    row.reader_password_encrypted = _sealed(password)
+    before, after = {"reader_username": row.reader_username}, {"reader_username": username}
+    row.reader_username, row.reader_password_encrypted = username, _sealed(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
-    audit.record(
-        actor=actor,
-        verb="set_reader",
-        kind="node",
-        name=name,
-        before={"reader_username": before},
-        after={"reader_username": username},
-    )
+    audit.record(actor=actor, verb="set_reader", kind="node", name=name, before=before, after=after)
 
 
 @transactional

@@ -11,6 +11,7 @@ from metadata.db import access
 from metadata.db.clock import before, database_now, ms
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
+from metadata.grouping import grouped
 from metadata.models import DbNode, NodeSize
 from metadata.monitoring.metrics_history import start_of
 from metadata.rules.growth import Size, per_day
@@ -41,12 +42,11 @@ def note(found: Mapping[int, tuple[int, int]]) -> int:
 
 def growth() -> dict[int, Growth]:
     """{node id: how it grows}, of the nodes that were measured within the last days."""
-    found: dict[int, list[tuple[Size, int]]] = {}
     with reachable():
         since = database_now() - timedelta(days=GROWTH_DAYS)
         rows = NodeSize.objects.filter(at__gte=since).order_by("at")
-        for node_id, at, size, tables in rows.values_list("node_id", "at", "bytes", "tables"):
-            found.setdefault(node_id, []).append((Size(ms(at), size), tables))
+        columns = rows.values_list("node_id", "at", "bytes", "tables")
+        found = grouped((node_id, (Size(ms(at), size), tables)) for node_id, at, size, tables in columns)
     return {node_id: _growth(seen) for node_id, seen in found.items()}
 
 

@@ -44,7 +44,6 @@ class Text(Kind):
     lines: bool = False  # may have several
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value, None if nothing."""
         if not isinstance(value, str) or len(value) > self.most:
             return f"must be a text of at most {self.most} characters"
         try:
@@ -55,7 +54,6 @@ class Text(Kind):
         return None
 
     def range(self) -> str:
-        """Return the values that it takes, in words."""
         return f"at most {self.most} characters"
 
 
@@ -66,7 +64,6 @@ class Tags(Text):
     separator: str = " || "
 
     def written(self, value: Iterable[str]) -> str:
-        """Return a filter as operators write it."""
         return self.separator.join(value)
 
 
@@ -79,14 +76,12 @@ class Whole(Kind):
     unit: str = ""
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value, None if nothing."""
         if value is None and self.null:
             return None
         good = isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most
         return None if good else f"must be a whole number from {self.range()}"
 
     def range(self) -> str:
-        """Return the values that it takes, in words."""
         return f"{self.least} to {self.most}{' or null' if self.null else ''}"
 
 
@@ -97,11 +92,9 @@ class Choice(Kind):
     words: Mapping[str, str]
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value, None if nothing."""
         return None if value in [*self.words] else f"must be one of {', '.join(self.words)}"
 
     def range(self) -> str:
-        """Return the values that it takes, in words."""
         return "; ".join(f"`{word}`: {meaning}" if meaning else word for word, meaning in self.words.items())
 
 
@@ -110,11 +103,9 @@ class Flag(Kind):
     """True or false."""
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value, None if nothing."""
         return None if isinstance(value, bool) else "must be true or false"
 
     def range(self) -> str:
-        """Return the values that it takes, in words."""
         return "true or false"
 
 
@@ -127,7 +118,6 @@ class Numbers(Kind):
     ids: bool = False
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value, None if nothing."""
         good = isinstance(value, list) and all(
             isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= self.most for one in value
         )
@@ -136,13 +126,11 @@ class Numbers(Kind):
         return None if good and 0 < len(value) <= 100 else f"must be a list of {self.range()}"
 
     def range(self) -> str:
-        """Return the values that it takes, in words."""
         if self.ids:
             return "different ids"
         return f"1 to 100 whole numbers{self.unit and f' of {self.unit}'}, each up to {self.most}"
 
     def written(self, value: Iterable[int]) -> list[int]:
-        """Return the numbers as a list."""
         return list(value)
 
 

@@ -10,19 +10,9 @@ from metadata.errors import FieldError, Invalid
 from metadata.rules import mail
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.membership.eligibility import networks
-from metadata.rules.setting_types import (
-    Choice,
-    Flag,
-    Kind,
-    Numbers,
-    Setting,
-    Text,
-    Whole,
-    declared,
-    setting,
-)
+from metadata.rules.setting_types import Choice, Flag, Kind, Numbers, Setting, Text, Whole, declared, setting
 
-Fields = Mapping[str, Kind]
+Fields = Mapping[str, Kind | Setting]
 NO_LIMIT = "no limit"
 MAX_ID = (1 << 63) - 1
 DAYS = 3650
@@ -49,14 +39,14 @@ class OwnerSettings:
     """Owners of a topic or group."""
 
     owners: str = setting(
-        "", Text(1000), "Owners", "User names, separated by commas: these users may manage it."
+        "", Text(1000), "Owners", "Names of the users who may manage it, separated by commas."
     )
     department: str = setting("", Text(200), "Department")
     alarm_emails: str = setting(
         "",
         Text(1000, check_emails),
         "Alarm e-mails",
-        "Addresses that get its alarms, separated by commas.",
+        "Addresses that receive its alarms, separated by commas.",
     )
     description: str = setting("", Text(10_000, lines=True), "Description")
 
@@ -69,13 +59,13 @@ class RateSettings:
         None,
         Whole(1, 1_000_000_000, "messages/s", null=NO_LIMIT),
         "Send rate limit",
-        "Through all brokers together.",
+        "Limit for all brokers together.",
     )
     max_bytes_per_s: int | None = setting(
         None,
         Whole(1, 1 << 50, "bytes/s", null=NO_LIMIT),
         "Send rate limit",
-        "Of bodies and headers, through all brokers together.",
+        "Limit for message bodies, for all brokers together.",
     )
 
 
@@ -84,30 +74,35 @@ class TopicSettings(RateSettings, OwnerSettings):
     """Settings of a topic."""
 
     retention_days: int = setting(
-        7, Whole(1, DAYS, "days"), "Retention", "Messages are kept for so long, read or not."
+        7, Whole(1, DAYS, "days"), "Retention", "Time to keep messages, read or not."
     )
     keep_unread_days: int = setting(
         30,
         Whole(0, DAYS, "days"),
         "Retention of unread messages",
-        "For messages that an active group has not read; 0: no longer than the others.",
+        "Time to keep messages that an active group has not read; 0: no longer than read messages.",
     )
     retention_bytes: int | None = setting(
         None,
         Whole(1 << 20, 1 << 60, "bytes", null=NO_LIMIT),
         "Retention size",
-        "MySQL and MariaDB drop whole partitions, never the one that is written to: a queue keeps at least "
-        "one, which holds 100,000 messages at first.",
+        "Maximum size of the stored messages. MySQL and MariaDB drop whole partitions and always "
+        "keep the current one. The first partitions of a queue hold 100,000 messages each.",
     )
     keyed: str = setting(
         "strict",
-        Choice({"strict": "wait for it", "available": "go to another queue"}),
-        "Keyed messages whose queue is closed",
+        Choice({"strict": "wait until the queue opens", "available": "go to another queue"}),
+        "Keyed sends to a closed queue",
     )
     on_unknown: str = setting(
         "fail",
-        Choice({"fail": "the client raises", "resend": "the client sends again, perhaps twice"}),
-        "Sends of unknown outcome",
+        Choice(
+            {
+                "fail": "the client raises an error",
+                "resend": "the client sends again, which may store a duplicate",
+            }
+        ),
+        "Sends with an unknown outcome",
     )
 
 
@@ -116,19 +111,23 @@ class LimitSettings:
     """Limits on the members of a group that own queues."""
 
     max_active_members: int | None = setting(
-        None, Whole(1, 1_000_000, null=NO_LIMIT), "Maximum active members", "Further members stand by."
+        None,
+        Whole(1, 1_000_000, null=NO_LIMIT),
+        "Maximum active members",
+        "Members that may own queues at the same time. Further members stand by.",
     )
     allow_addresses: str = setting(
         "",
         Text(2000, check_addresses, null="all"),
         "Allowed addresses",
-        "Addresses or networks of members, such as 10.0.0.0/8, separated by commas.",
+        "Addresses or networks whose members may own queues, such as 10.0.0.0/8, separated by commas.",
     )
     deny_addresses: str = setting(
         "",
         Text(2000, check_addresses, null="none"),
         "Denied addresses",
-        "Addresses or networks, separated by commas; they go before the allowed ones.",
+        "Addresses or networks whose members may not own queues, separated by commas. They take "
+        "precedence over allowed addresses.",
     )
 
 
@@ -136,24 +135,24 @@ class LimitSettings:
 class GroupSettings(LimitSettings, OwnerSettings):
     """Settings of a consumer group."""
 
-    stopped: bool = setting(False, Flag(), "Paused", "The group reads nothing.")
+    stopped: bool = setting(False, Flag(), "Paused", "Nothing is delivered to the group.")
     session_timeout_ms: int = setting(
         15_000,
         Whole(2_000, 300_000, "ms"),
         "Session timeout",
-        "A member without a heartbeat for so long loses its queues.",
+        "Time without a heartbeat after which a member loses its queues.",
     )
     alarm_lag: int | None = setting(
         None,
-        Whole(1, 1 << 60, "messages", null="as configured for all groups"),
+        Whole(1, 1 << 60, "messages", null="the server's default"),
         "Lag alarm threshold",
-        "Unread messages in a topic.",
+        "Unread messages in one topic that raise an alarm.",
     )
     alarm_lag_s: int | None = setting(
         None,
-        Whole(1, DAYS * 86_400, "s", null="as configured for all groups"),
+        Whole(1, DAYS * 86_400, "s", null="the server's default"),
         "Lag age alarm threshold",
-        "Age of the oldest unread message in a topic.",
+        "Age of the oldest unread message in one topic that raises an alarm.",
     )
 
 
@@ -161,13 +160,45 @@ class GroupSettings(LimitSettings, OwnerSettings):
 class PauseSettings:
     """Pauses of a subscription."""
 
-    stopped: bool = setting(False, Flag(), "Paused", "The group does not read this topic.")
+    stopped: bool = setting(False, Flag(), "Paused", "The topic is not delivered to the group.")
     stopped_queues: tuple[int, ...] = setting(
         (),
         Numbers(MAX_ID, ids=True),
         "Paused queues",
-        "Ids of queues, separated by commas: they are not read.",
+        "Ids of queues that are not delivered, such as 7,8.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    """Settings of a node."""
+
+    state: str = setting(
+        "read_write",
+        Choice(
+            {
+                "read_write": "open",
+                "read_only": "read-only: sends go to other nodes",
+                "offline": "offline: no sends, no reads",
+            }
+        ),
+        "State",
+    )
+    dedicated: bool = setting(False, Flag(), "Use for new queues only when named")
+    capacity_gb: int | None = setting(
+        None,
+        Whole(1, 10_000_000, "GB", null="not known"),
+        "Capacity",
+        "On MySQL and MariaDB, free space is not watched without a capacity.",
+    )
+    replica_host: str = setting(
+        "",
+        Text(255),
+        "Host of its replica",
+        "Pulls are served from the replica while the node is down. "
+        "It must have the same database and account.",
+    )
+    replica_port: int | None = setting(None, Whole(0, 65_535, null="none"), "Port of its replica")
 
 
 TOPIC = declared(TopicSettings)
@@ -176,16 +207,10 @@ GROUP = declared(GroupSettings)
 DELIVERY = declared(Delivery)
 SUBSCRIPTION = {**declared(PauseSettings), **DELIVERY}
 KEY = declared(RateSettings)
-NODE: Fields = {
-    "state": Choice(dict.fromkeys(("read_write", "read_only", "offline"), "")),
-    "dedicated": Flag(),
-    "capacity_gb": Whole(1, 10_000_000, "GB", null="not known"),
-    "replica_host": Text(255),
-    "replica_port": Whole(0, 65_535, null="none"),
-}
+NODE = declared(NodeSettings)
 
 
-def checked(fields: Mapping[str, Kind | Setting], given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` if every field exists and takes its value; raises Invalid naming all that do not.
 
     >>> checked(SUBSCRIPTION, {"stopped": True})
@@ -201,7 +226,7 @@ def checked(fields: Mapping[str, Kind | Setting], given: Mapping[str, Any]) -> d
     return dict(given)
 
 
-def _problem(fields: Mapping[str, Kind | Setting], name: str, value: Any) -> str | None:
+def _problem(fields: Fields, name: str, value: Any) -> str | None:
     if name not in fields:
         return f"is not a setting here; there are {', '.join(fields)}"
     found = fields[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from django.db.models import Count, Q
 
@@ -19,23 +20,25 @@ def nodes_for(count: int, *, node: str | None, held: Mapping[int, int] | None = 
     """
     if node is not None:
         return [_named_node(node)] * count
-    rows = DbNode.objects.filter(kind="normal", dedicated=False, state="read_write").exclude(disk="full")
-    load = dict(
-        rows.annotate(held=Count("queues", filter=~Q(queues__state="retired"))).values_list("id", "held")
-    )
+    load = _load(kind="normal", dedicated=False)
     if not load:
         raise NoWritableQueue(
-            "There is no normal node in state read_write with room: manage.py register_node makes one."
+            "There is no normal node in state read_write with free space: run manage.py register_node"
         )
     return place(count=count, load=load, held=held or {})
 
 
 def failure_nodes(count: int) -> list[int]:
     """Node ids for `count` queues of a failure topic, spread over the failure nodes; none without any."""
-    rows = DbNode.objects.filter(kind="failure", state="read_write").exclude(disk="full")
-    held = Count("queues", filter=~Q(queues__state="retired"))
-    load = dict(rows.annotate(held=held).values_list("id", "held"))
+    load = _load(kind="failure")
     return place(count=count, load=load) if load else []
+
+
+def _load(**which: Any) -> dict[int, int]:
+    """Node → its queues, of those nodes that take new ones."""
+    rows = DbNode.objects.filter(**which, state="read_write").exclude(disk="full")
+    held = Count("queues", filter=~Q(queues__state="retired"))
+    return dict(rows.annotate(held=held).values_list("id", "held"))
 
 
 def _named_node(name: str) -> int:

@@ -26,7 +26,7 @@ from spark_tasks.errors import ArchiveError, OptionError
 from spark_tasks.jobs.running import Job
 from spark_tasks.nodes import plans
 from spark_tasks.nodes.columns import SCHEMA
-from spark_tasks.nodes.connection import Node, connection, first_at, now_us
+from spark_tasks.nodes.connection import Node, connection, first_at, now_us, stored_at
 from spark_tasks.nodes.plans import Plan, PlannedQueue, Span
 
 DAY = timedelta(days=1)
@@ -104,7 +104,7 @@ def days_of(job: Job, queue: PlannedQueue, left: Span) -> dict[str, Span]:
     with connection(queue.node) as node:
         last = last_day(job, node)
         while left.first < left.end:
-            at_us = stored_at(node, queue.table, left.first)
+            at_us = stored_at(node, queue.table, left.first) or 0
             day = (EPOCH + timedelta(microseconds=at_us)).date()
             if day > last:
                 break
@@ -127,12 +127,6 @@ def last_day(job: Job, node: Node) -> date:
     if day >= today:
         raise OptionError(f"{day} is not over yet (UTC): archive through {today - DAY}, or up to now")
     return day
-
-
-def stored_at(node: Node, table: str, offset: int) -> int:
-    """Return the time the first message at or above an offset was stored, µs since 1970."""
-    select = f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {offset} ORDER BY msg_offset LIMIT 1"  # noqa: S608
-    return int(node.one(select)[0] or 0)
 
 
 def _us(day: date) -> int:

@@ -44,7 +44,6 @@ class Node(ABC):
     now: str
     stored_at: str
 
-    @abstractmethod
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
     ) -> tuple[list[T], bool]:
@@ -53,6 +52,11 @@ class Node(ABC):
         After False, which `bounded` allows, only `close` may be called. `body`: which column holds bodies,
         if one does. Raises Lost, NodeError.
         """
+
+        def of_rows(rows: Rows) -> T:
+            return made(self._columns(rows), len(rows))
+
+        return self._fetched(select, of_rows, body if bounded else None)
 
     def rows(self, select: str) -> list[tuple[Any, ...]]:
         """The rows of a SELECT. Raises Lost, NodeError."""
@@ -69,6 +73,10 @@ class Node(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connection, also one that is broken."""
+
+    @abstractmethod
+    def _columns(self, rows: Rows) -> list[Values]:
+        """The values of each column of some rows."""
 
     @abstractmethod
     def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]: ...
@@ -100,12 +108,12 @@ class MySqlNode(Node):
     def pieces(
         self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
     ) -> tuple[list[T], bool]:
-        def of_rows(rows: Rows) -> T:
-            return made([pa.array(values, pa.binary()) for values in zip(*rows, strict=True)], len(rows))
-
         if bounded and not self._encrypted:
             return self._by_packets(select, made, columns)
-        return self._fetched(select, of_rows, body if bounded else None)
+        return super().pieces(select, made, columns=columns, body=body, bounded=bounded)
+
+    def _columns(self, rows: Rows) -> list[Values]:
+        return [pa.array(values, pa.binary()) for values in zip(*rows, strict=True)]
 
     def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
         try:
@@ -157,13 +165,8 @@ class SqliteNode(Node):
         except sqlite3.Error as error:
             raise NodeError(f"node {address.name} cannot be read at {address.database}: {error}") from None
 
-    def pieces(
-        self, select: str, made: Made[T], *, columns: int, body: int | None, bounded: bool
-    ) -> tuple[list[T], bool]:
-        def of_rows(rows: Rows) -> T:
-            return made(list(zip(*rows, strict=True)), len(rows))
-
-        return self._fetched(select, of_rows, body if bounded else None)
+    def _columns(self, rows: Rows) -> list[Values]:
+        return list(zip(*rows, strict=True))
 
     def _fetched(self, select: str, made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:
         try:
@@ -229,6 +232,13 @@ def gaps_of(node: Node, queue: int) -> list[Span]:
     return [Span(int(first), int(end)) for first, end in rows]
 
 
+def stored_at(node: Node, table: str, offset: int) -> int | None:
+    """The time at which the first message at or above an offset was stored, µs since 1970; None above all."""
+    select = f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {offset} ORDER BY msg_offset LIMIT 1"  # noqa: S608
+    found = node.one(select)[0]
+    return None if found is None else int(found)
+
+
 def first_at(node: Node, table: str, bounds: Span, at_us: int) -> int:
     """The first offset in bounds stored at or after a time (µs since 1970), or the end of the bounds.
 
@@ -237,11 +247,8 @@ def first_at(node: Node, table: str, bounds: Span, at_us: int) -> int:
     low, high = bounds
     while low < high:
         middle = (low + high) // 2
-        select = (
-            f"SELECT {node.stored_at} FROM {table} WHERE msg_offset >= {middle} ORDER BY msg_offset LIMIT 1"  # noqa: S608
-        )
-        found = node.one(select)[0]
-        if found is not None and int(found) < at_us:
+        found = stored_at(node, table, middle)
+        if found is not None and found < at_us:
             low = middle + 1
         else:
             high = middle

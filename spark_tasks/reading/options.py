@@ -111,22 +111,13 @@ KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "startingOffsets": ("start", partial(_where, words=("earliest", "latest"))),
     # latest (default; the log end offset when the read is planned), or {"queue": offset}
     "endingOffsets": ("end", partial(_where, words=("latest",))),
-    "startingTimestamp": (
-        "start_ms",
-        _number,
-    ),  # ms since 1970 UTC: from the first message stored then or later
+    "startingTimestamp": ("start_ms", _number),  # ms since 1970 UTC: from the first stored then or later
     "endingTimestamp": ("end_ms", _number),  # ms since 1970 UTC: up to the last message stored before
     "rowsPerPartition": ("rows_per_partition", _number),  # rows one task reads, about
     "chunkRows": ("chunk_rows", _number),  # rows one statement reads, at most
     "maxRowsPerSecond": ("max_rows_per_second", _number),  # of a task, at most; default no limit
-    "maxOffsetsPerTrigger": (
-        "max_offsets_per_trigger",
-        _number,
-    ),  # of a micro-batch, at most; default no limit
-    "archive": (
-        "archive",
-        _text,
-    ),  # directory of the topic's archive: errors say which of what is gone it holds
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number),  # of a micro-batch; default no limit
+    "archive": ("archive", _text),  # directory of archives: errors say which of what is gone it holds
     "runId": ("run_id", _text),  # writing: a repeat of a run gives the same, so that nothing is stored twice
     "chunkMessages": ("chunk_messages", partial(_number, most=1000)),  # writing: of one request, at most
     "messagesPerSecond": ("messages_per_second", _number),  # writing: of a task, at most; default no limit

@@ -10,7 +10,7 @@ heads when it was planned, so a retried task reads the same rows. Which columns 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -147,22 +147,19 @@ class Narrowed:
             self.matches.append(Match(column, values))
 
 
+_SPANS: dict[type[Filter], Callable[[int], tuple[int, int]]] = {
+    EqualTo: lambda value: (value, value + 1),
+    GreaterThan: lambda value: (value + 1, _END),
+    GreaterThanOrEqual: lambda value: (value, _END),
+    LessThan: lambda value: (0, value),
+    LessThanOrEqual: lambda value: (0, value + 1),
+}
+
+
 def _span(one: Filter) -> tuple[int, int] | None:
     """The offsets first … end - 1 that a comparison leaves; None if it is none."""
-    value = getattr(one, "value", None)
-    if type(value) is not int:
-        return None
-    if isinstance(one, EqualTo):
-        return value, value + 1
-    if isinstance(one, GreaterThan):
-        return value + 1, _END
-    if isinstance(one, GreaterThanOrEqual):
-        return value, _END
-    if isinstance(one, LessThan):
-        return 0, value
-    if isinstance(one, LessThanOrEqual):
-        return 0, value + 1
-    return None
+    value, span = getattr(one, "value", None), _SPANS.get(type(one))
+    return span(value) if span is not None and type(value) is int else None
 
 
 def _microseconds(at: datetime) -> int:

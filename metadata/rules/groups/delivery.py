@@ -75,53 +75,71 @@ class Delivery:
         (),
         Tags(1000, _check_written, null="all messages"),
         "Tag filter",
-        "Only messages with one of these tags, joined by || or commas.",
+        "Deliver only messages with one of these tags, separated by || or commas.",
     )
     delay_s: int = setting(
-        0, Whole(0, YEAR_S, "s"), "Delivery delay", "A message is delivered so long after it was stored."
+        0, Whole(0, YEAR_S, "s"), "Delivery delay", "Time between storing a message and delivering it."
     )
     ordered: bool = setting(
-        False, Flag(), "Ordered", "A failing message holds its queue until its retries are used up."
+        False,
+        Flag(),
+        "Ordered",
+        "Retry failed messages in place. A failed message blocks its queue until it succeeds or "
+        "has no retries left.",
     )
     retries: int = setting(
-        16, Whole(0, 1000), "Retries", "After the first delivery; then the message is a dead letter."
+        16,
+        Whole(0, 1000),
+        "Retries",
+        "Retries after the first delivery. After the last one, the message becomes a dead letter.",
     )
     retry_delays_s: tuple[int, ...] = setting(
         RETRY_DELAYS_S,
         Numbers(YEAR_S, "seconds"),
         "Retry delays",
-        "Before retry 1, 2, …, separated by commas; the last one repeats.",
+        "Pauses before retry 1, 2, …, such as 10,30,60. The last one repeats.",
     )
     dead_days: int = setting(
-        30, Whole(1, 3650, "days"), "Retention of dead letters", "They are removed after that."
+        30, Whole(1, 3650, "days"), "Retention of dead letters", "Time to keep dead letters."
     )
     handler_timeout_ms: int | None = setting(
         None,
         Whole(100, 86_400_000, "ms", null="no limit"),
         "Handler timeout",
-        "A handler that takes longer has failed.",
+        "Maximum time of a handler call. A call that takes longer counts as failed.",
     )
     breaker_failures: int | None = setting(
         None,
         Whole(1, 1_000_000, null="never"),
-        "Failures before a pause",
-        "So many failures in a row pause the subscription.",
+        "Circuit breaker threshold",
+        "Consecutive failures that pause the subscription.",
     )
     breaker_pause_s: int = setting(
-        30, Whole(1, 86_400, "s"), "Length of that pause", "Then one message is tried."
+        30,
+        Whole(1, 86_400, "s"),
+        "Circuit breaker pause",
+        "Length of the pause, after which one message is tried.",
     )
-    threads: int | None = setting(None, Whole(1, 1000, null=CLIENT), "Handler threads", "Of each member.")
+    threads: int | None = setting(
+        None, Whole(1, 1000, null=CLIENT), "Handler threads", "Threads of each member."
+    )
     handler_batch: int | None = setting(
-        None, Whole(1, 1000, null=CLIENT), "Handler batch size", "Messages that a handler gets at once."
+        None,
+        Whole(1, 1000, null=CLIENT),
+        "Handler batch size",
+        "Maximum number of messages in one call of a handler.",
     )
     max_poll_records: int | None = setting(
-        None, Whole(1, 1000, null=CLIENT), "Maximum poll records", "Messages that one poll returns."
+        None,
+        Whole(1, 1000, null=CLIENT),
+        "Maximum poll records",
+        "Maximum number of messages that one poll returns.",
     )
     fetch_max_wait_ms: int | None = setting(
         None,
         Whole(0, 30_000, "ms", null=CLIENT),
         "Maximum fetch wait",
-        "A fetch that finds nothing waits so long for a message.",
+        "Maximum time that a fetch waits for a message.",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from metadata.rules.groups.delivery import Delivery, retry_delay_s
+from metadata.rules.topics.routing_rules import as_uuid7
 
 JITTER = 0.1  # of the delay, to either side: what failed together need not come back together
 MAX_ERROR_CHARS = 2_000
@@ -25,23 +26,14 @@ def copy_id(
     >>> one.hex()[:13], one == copy_id(attempt=2, **where)
     ('0000000000017', False)
     """
-    return _as_uuid7(stored_at_ms, _hash(b"copy", subscription, queue, offset, attempt, reset_count))
+    numbers = (subscription, queue, offset, attempt, reset_count)
+    content = b"copy" + b"".join(number.to_bytes(8, "big") for number in numbers)
+    return as_uuid7(stored_at_ms, hashlib.sha256(content).digest())
 
 
 def redrive_id(*, died_at_ms: int, dead: bytes, to: str) -> bytes:
     """The batch id of what a redrive stores of a dead message; `to` is group or topic."""
-    return _as_uuid7(died_at_ms, hashlib.sha256(to.encode() + dead).digest())
-
-
-def _hash(kind: bytes, *numbers: int) -> bytes:
-    return hashlib.sha256(kind + b"".join(number.to_bytes(8, "big") for number in numbers)).digest()
-
-
-def _as_uuid7(at_ms: int, rest: bytes) -> bytes:
-    raw = bytearray((at_ms & (1 << 48) - 1).to_bytes(6, "big") + rest[:10])
-    raw[6] = raw[6] & 0x0F | 0x70
-    raw[8] = raw[8] & 0x3F | 0x80
-    return bytes(raw)
+    return as_uuid7(died_at_ms, hashlib.sha256(to.encode() + dead).digest())
 
 
 def copy_queue(copy: bytes, queues: tuple[int, ...]) -> int:

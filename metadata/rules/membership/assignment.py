@@ -97,8 +97,7 @@ def _level(order: list[int], extras: dict[int, set[int]], wants: Mapping[int, se
     if len(extras[rich]) - len(extras[poor]) < 2:
         return False
     topic = min(
-        extras[rich] - extras[poor],
-        key=lambda one: ((rich in wants[one]) - (poor in wants[one]), one),
+        extras[rich] - extras[poor], key=lambda one: ((rich in wants[one]) - (poor in wants[one]), one)
     )
     extras[rich].remove(topic)
     extras[poor].add(topic)
@@ -138,12 +137,7 @@ def _gainful_circle(
 
 
 def _best_hand_on(
-    giver: int,
-    taker: int,
-    *,
-    extras: Mapping[int, set[int]],
-    wanted: Mapping[int, set[int]],
-    most: int,
+    giver: int, taker: int, *, extras: Mapping[int, set[int]], wanted: Mapping[int, set[int]], most: int
 ) -> tuple[int, int | None] | None:
     """(gain, topic) of the best extra that `giver` can hand to `taker`; topic None closes a chain.
 

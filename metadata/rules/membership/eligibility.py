@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_network
 
-Network = IPv4Network | IPv6Network
+from metadata.rules.membership.addresses import Network, is_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,5 @@ def networks(text: str) -> list[Network]:
 
 
 def _may(address: str, allowed: list[Network], denied: list[Network]) -> bool:
-    if not allowed and not denied:
-        return True
-    try:
-        spoken = ip_address(address)
-    except ValueError:  # a socket without one: in no network
-        return not allowed
-    if spoken.version == 6 and spoken.ipv4_mapped is not None:
-        spoken = spoken.ipv4_mapped
-    if any(spoken in network for network in denied):
-        return False
-    return not allowed or any(spoken in network for network in allowed)
+    """A socket without an address is in no network."""
+    return not is_within(address, denied) and (not allowed or is_within(address, allowed))

@@ -34,7 +34,7 @@ def check_name(kind: str, text: str, *, field: str = "name") -> str:
     check_spelling(kind, text, field=field)
     if text.endswith(FAILURE_SUFFIX):
         raise Invalid.field(
-            field, f"names ending in {FAILURE_SUFFIX} belong to failure topics: choose another"
+            field, f"names ending in {FAILURE_SUFFIX} are reserved for retry topics: choose another"
         )
     return text
 

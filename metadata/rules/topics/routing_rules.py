@@ -34,7 +34,16 @@ def derived_batch_id(batch_id: UUID, part: int) -> UUID:
     (7, '0190163d-8694')
     """
     digest = hashlib.sha256(batch_id.bytes + part.to_bytes(8, "big")).digest()
-    raw = bytearray(batch_id.bytes[:6] + digest[:10])
+    return UUID(bytes=as_uuid7(batch_id.int >> 80, digest))
+
+
+def as_uuid7(at_ms: int, rest: bytes) -> bytes:
+    """The UUID of version 7 of a time, ms since 1970, and of the first ten bytes of something.
+
+    >>> as_uuid7(1, bytes(32)).hex()
+    '00000000000170008000000000000000'
+    """
+    raw = bytearray((at_ms & (1 << 48) - 1).to_bytes(6, "big") + rest[:10])
     raw[6] = raw[6] & 0x0F | 0x70
     raw[8] = raw[8] & 0x3F | 0x80
-    return UUID(bytes=bytes(raw))
+    return bytes(raw)
