@@ -121,7 +121,7 @@ REST_FRAMEWORK: dict[str, Any] = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "CatMQ",
-    "DESCRIPTION": "Send, store, pull, commit: the HTTP API of a CatMQ broker.",
+    "DESCRIPTION": "The HTTP API of a CatMQ broker.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "OAS_VERSION": "3.1.0",  # msgspec's schemas are of that kind

@@ -39,7 +39,7 @@ WORDS = {
     "no_consumer": "queues without a consumer",
     "dead_growing": "messages die",
     "job_failed": "job failed",
-    "corrupt": "queue contradicts itself",
+    "corrupt": "queue is corrupt",
     "inconsistent": "metadata and nodes disagree",
 }
 
@@ -73,7 +73,7 @@ def _send(ends_at: float) -> int:
     except (OSError, smtplib.SMTPException) as error:
         waiting = [one.id for notices in due.values() for one in notices]
         mails.failed(waiting, why=f"{type(error).__name__}: {error}")
-        log.warning("Mails of alarms are sent later, %d wait: %s", len(waiting), error)
+        log.warning("Alarm mails could not be sent, will retry (%d waiting): %s", len(waiting), error)
     finally:
         backend.close()
     return done
@@ -99,11 +99,11 @@ def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
     except smtplib.SMTPRecipientsRefused as error:
         code, reason = next(iter(error.recipients.values()))
         (mails.refused if code >= 500 else mails.failed)(ids, why=f"{code} {reason!r}")
-        log.error("The mail server takes no mail for %s: %s %r", address, code, reason)
+        log.error("The mail server refused recipient %s: %s %r", address, code, reason)
         return False
     except (smtplib.SMTPDataError, smtplib.SMTPSenderRefused) as error:
         mails.failed(ids, why=str(error))
-        log.error("The mail server does not take a mail for %s: %s", address, error)
+        log.error("The mail server refused a mail to %s: %s", address, error)
         return False
     mails.sent(ids)
     return True
@@ -155,4 +155,4 @@ def send_test(address: str) -> None:
     try:
         EmailMessage("[CatMQ] Test mail", text, config.mail_from, [address]).send()
     except (OSError, smtplib.SMTPException) as error:
-        raise Unavailable(f"The mail server did not take the mail: {error}", retry_after_ms=1000) from error
+        raise Unavailable(f"The mail server refused the mail: {error}", retry_after_ms=1000) from error

@@ -36,7 +36,7 @@ def make(
     Raises Invalid, NotFound, JobFailed, Cancelled.
     """
     if engine not in ENGINES:
-        raise Invalid.field("engine", f"{engine} is none; there are {', '.join(ENGINES)}")
+        raise Invalid.field("engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}")
     asked = {"topic": topic, "days": days}
     rows: Sequence[Row] = light_reports.make(name=name, topic=topic, days=days, actor=actor)
     run = None

@@ -112,24 +112,22 @@ def record_sizes() -> int:
 
 
 JOBS = {
-    "record_lag": Job("Record how far every group is behind", 1, record_lag),
-    "roll_up": Job("Sum up figures of minutes for charts of weeks and years", 5, metrics_history.roll_up),
+    "record_lag": Job("Record the lag of every group", 1, record_lag),
+    "roll_up": Job("Aggregate minute figures for the charts of weeks and years", 5, metrics_history.roll_up),
     "prune_metrics": Job("Delete old figures of charts", 10, prune_metrics),
     "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
     "prune_rebalances": Job("Delete old rebalances from the history", 5, history.prune),
-    "prune_instances": Job("Delete long gone instances of broadcasting groups", 60, instances.prune),
+    "prune_instances": Job("Delete instances of broadcasting groups that are gone", 60, instances.prune),
     "retire_queues": Job("Retire drained queues that every group has read", 1, drains.retire_drained),
     "drop_tables": Job("Drop the tables of deleted topics and retired queues", 60, drop_tables),
-    "expire_messages": Job(
-        "Remove messages that are older or more than their topics keep", 10, expire_messages
-    ),
-    "check_health": Job("Check health: begin and end alarms, and mail them", 1, check_health),
+    "expire_messages": Job("Delete messages past the retention of their topics", 10, expire_messages),
+    "check_health": Job("Check health, raise and end alarms, and send mails", 1, check_health),
     "check_consistency": Job("Compare metadata with the nodes", 60, check_consistency),
     "prune_alarms": Job("Delete alarms that were not raised for 90 days", 24 * 60, prune_alarms),
-    "expire_dead_letters": Job("Delete dead letters whose days are over", 60, expire_dead_letters),
-    "prune_batches": Job("Delete records of batches that no client repeats any more", 60, prune_batches),
-    "note_heads": Job("Note how far the queues of each node are", 1, note_heads),
-    "record_sizes": Job("Record how much each node holds", 60, record_sizes),
+    "expire_dead_letters": Job("Delete expired dead letters", 60, expire_dead_letters),
+    "prune_batches": Job("Delete old records of batch ids", 60, prune_batches),
+    "note_heads": Job("Record the log end offsets of each node", 1, note_heads),
+    "record_sizes": Job("Record the size of each node", 60, record_sizes),
     "prune_audit": Job("Delete audit rows older than 400 days", 24 * 60, audit.prune),
     "prune_brokers": Job("Delete brokers that were not seen for 7 days", 60, broker_rows.prune_silent),
     "prune_sessions": Job("Delete expired web sessions", 24 * 60, prune_sessions),
@@ -139,11 +137,11 @@ JOBS = {
 }
 if config.archive_topics:
     JOBS["archive_topics"] = Job(
-        "Archive the topics that settings name", daily.EVERY_MINUTES, daily.archive_topics, apart=True
+        "Archive the configured topics", daily.EVERY_MINUTES, daily.archive_topics, apart=True
     )
 if config.daily_reports:
     JOBS["make_reports"] = Job(
-        "Make the reports that settings name", daily.EVERY_MINUTES, daily.make_reports, apart=True
+        "Create the configured reports", daily.EVERY_MINUTES, daily.make_reports, apart=True
     )
 
 

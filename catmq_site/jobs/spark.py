@@ -92,7 +92,7 @@ def results(directory: Path) -> dict[str, list[dict[str, Any]]]:
     for one in manifest["results"]:
         data = (directory / f"{one['name']}.jsonl").read_bytes()
         if hashlib.sha256(data).hexdigest() != one["sha256"]:
-            raise JobFailed(f"The result {one['name']} in {directory} was changed after the job.")
+            raise JobFailed(f"The result {one['name']} in {directory} was changed after the job ended.")
         found[one["name"]] = [json.loads(line) for line in data.splitlines()]
     return found
 
@@ -135,7 +135,7 @@ class _Process:
         if process.returncode == 0:
             return
         if self._asked_at is not None and process.returncode < 0:
-            raise Cancelled(f"{self._name} was cancelled; it did not end by itself, so its processes were.")
+            raise Cancelled(f"{self._name} was cancelled; it did not stop, so its processes were killed.")
         words = _last_words(self._directory)
         if self._asked_at is not None or process.returncode == CANCELLED:
             raise Cancelled(words)

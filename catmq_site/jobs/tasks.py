@@ -42,7 +42,7 @@ def ask_for_rebalance(group_id: int) -> None:
     tasks pile up, because no worker of django-q lives, none is added.
     """
     if OrmQ.objects.count() >= MOST_WAITING:
-        log.info("group %d is left to the brokers: nobody takes the tasks that wait", group_id)
+        log.info("group %d is left to the brokers: no task worker runs", group_id)
         return
     name = f"rebalance group {group_id}"
     async_task("catmq_site.jobs.tasks.run_rebalance", group_id, ms(database_now()), task_name=name)

@@ -30,7 +30,9 @@ PROGRESS_EVERY_S = 3.0
 
 def add_yes(parser: ArgumentParser) -> None:
     """The option of a command that asks before it does what cannot be taken back."""
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where no terminal is")
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation; required without a terminal"
+    )
 
 
 class CatmqCommand(BaseCommand):
@@ -63,11 +65,11 @@ class CatmqCommand(BaseCommand):
         if yes:
             return
         if not sys.stdin.isatty():
-            said = f"Nothing was done. {what} {name}: say --yes, because there is no terminal to ask at."
+            said = f"Nothing was done. {what} {name}: give --yes, because there is no terminal."
             raise Invalid(said, code=Code.NOT_CONFIRMED)
         self.stderr.write(f"{what} {name}? Type the name:")
         if sys.stdin.readline().strip() != name:
-            raise Invalid("Nothing was done: the name differs.", code=Code.NOT_CONFIRMED)
+            raise Invalid("Nothing was done: the name does not match.", code=Code.NOT_CONFIRMED)
 
     def progress(self) -> Callable[[Progress], None]:
         """Return a listener that says on stderr, now and then, where a long run is."""

@@ -38,7 +38,7 @@ def foretell(plan: Plan) -> list[str]:
         lines.append(f"As it is now, {plan.gaps} of {plan.queues} queues would get a gap.")
         lines.append(f"At least {plan.messages} messages are not there.")
     else:
-        lines.append("As it is now, nothing would be lost.")
+        lines.append("At present, no messages would be lost.")
     return [*lines, *(_lost(one) for one in plan.lost), "Nothing was changed."]
 
 

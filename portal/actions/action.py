@@ -33,7 +33,7 @@ from portal.kit import pages
 from portal.kit.tables import Table, Text
 
 CONFIRM = "confirm"  # the field of a name that is typed again
-WOULD = lazy("This is what would happen")
+WOULD = lazy("Preview of the changes")
 
 
 class NoFields(forms.Form):
@@ -108,13 +108,11 @@ class Action(View):
         return str(self.kwargs[name])
 
     def initial(self) -> dict[str, Any]:
-        """Return the form's initial values."""
         return {
             name: self.request.GET[name] for name in self.form_class.base_fields if name in self.request.GET
         }
 
     def words(self) -> dict[str, Any]:
-        """Return additional words for the template."""
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
@@ -154,7 +152,7 @@ class Action(View):
         data = form_secrets.opened(self.request, self.form_class)
         form = self.form_class(self.request.POST if data is None else data)
         if data is None:
-            form.add_error(None, _("This page was open for too long. Type the passwords again."))
+            form.add_error(None, _("This page has expired. Enter the passwords again."))
         return form
 
     def _act(self, form: forms.Form) -> HttpResponse:
@@ -174,9 +172,9 @@ class Action(View):
 
     def _told(self, earlier: idempotency.Earlier) -> HttpResponse:
         if earlier.said:
-            said = _("This form was sent more than once; it was carried out once: %s") % earlier.said
+            said = _("This form was submitted more than once and carried out once: %s") % earlier.said
         else:
-            said = _("This form was sent before, and is being carried out; or how it ended is not known.")
+            said = _("This form was already submitted. It is still running, or its outcome is unknown.")
         messages.info(self.request, said)
         return HttpResponseRedirect(earlier.url or self.back())
 
@@ -208,7 +206,7 @@ class Action(View):
         """Raises Invalid if a name that was to be typed again is another: before anything else is said."""
         name = self.kwargs.get("name")
         if CONFIRM in fields and fields[CONFIRM] != name:
-            raise Invalid.field(CONFIRM, _("This is not the name: type %s.") % name)
+            raise Invalid.field(CONFIRM, _("The name does not match. Type %s.") % name)
 
     def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
         named = [one for one in error.errors if one.field in form.fields]
@@ -237,6 +235,13 @@ class Action(View):
             says=self.says,
             **self.words(),
         )
+
+
+class Delete(Action):
+    """Takes away what has the name that is typed again."""
+
+    form_class = Confirm
+    danger = True
 
 
 class Create(Action):

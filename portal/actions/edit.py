@@ -93,7 +93,6 @@ class Edit(Action):
         raise NotImplementedError
 
     def saved(self) -> Text:
-        """Return a sentence that says that it was saved."""
         return _("The settings of %s were changed.") % self.name
 
     def initial(self) -> dict[str, Any]:
@@ -120,10 +119,15 @@ class Edit(Action):
         if not merge.theirs:
             return changes(self.form_class, merge.now, merge.changed)
         effects: list[Text] = [
-            _("Somebody else changed this while you did. What you left alone stays as they set it.")
+            _(
+                "Another user saved changes while you were editing. Settings that you did not "
+                "change keep their values."
+            )
         ]
         if merge.contested:
-            effects.append(_("Both of you changed the same settings, to different values: yours would win."))
+            effects.append(
+                _("The same settings were changed to other values. Your values will replace them.")
+            )
         return Preview(effects=effects, table=_three(self.form_class, merge))
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -160,7 +164,7 @@ def _three(form: type[forms.Form], merge: Merge) -> Table:
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
         Column(_("When you opened it"), lambda name: code(shown(merge.seen[name]))),
         Column(_("Now"), lambda name: code(shown(merge.now[name]))),
-        Column(_("Then"), lambda name: code(shown(merge.changed.get(name, merge.now[name])))),
+        Column(_("After"), lambda name: code(shown(merge.changed.get(name, merge.now[name])))),
     ]
     names = [name for name in merge.now if name in merge.changed or name in merge.theirs]
     return plain(columns, names, Empty(_("Nothing changes.")))

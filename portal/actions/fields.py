@@ -13,17 +13,22 @@ from portal.kit.tables import Column, Columns, Empty, code, plain, text
 from portal.templatetags.shapes import DASH
 
 
+def password_field(label: Any, *, autocomplete: str = "new-password", **form: Any) -> forms.CharField:
+    """Return a field that keeps blanks, and whose value no page sends back."""
+    widget = forms.PasswordInput(attrs={"autocomplete": autocomplete})
+    return forms.CharField(label=label, strip=False, widget=widget, **form)
+
+
 def given(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """Return the values of those settings that a form has."""
     return {name: fields[name] for name in settings if name in fields}
 
 
 def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]) -> Preview:
-    """List the settings that change, from what to what."""
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
         Column(_("Now"), lambda name: code(shown(before.get(name)))),
-        Column(_("Then"), lambda name: code(shown(after[name]))),
+        Column(_("After"), lambda name: code(shown(after[name]))),
     ]
     names = [name for name, value in after.items() if before.get(name) != value]
     none = Empty(_("Nothing changes."))

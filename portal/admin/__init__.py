@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portal.admin import names, rebalances, schedules, tables
+from portal.admin import names, rebalances, tables
 
 names.translate()
 
-__all__ = ["names", "rebalances", "schedules", "tables"]
+__all__ = ["names", "rebalances", "tables"]

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin  # Django's own class takes no type arguments
 
-# Columns that no page shows: what is encrypted, hashed or opens a door.
-SECRET = frozenset({"password", "password_encrypted", "reader_password_encrypted", "digest", "consumer_id"})
+# Columns that no page shows: what is encrypted, hashed, pickled or opens a door.
+SECRET = frozenset(
+    {"password", "password_encrypted", "reader_password_encrypted", "digest", "consumer_id", "payload"}
+)
 
 
 class ReadOnlyAdmin(_ModelAdmin):

@@ -51,10 +51,8 @@ class RebalanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("Queues moved"))
     def moved(self, row: Any) -> int:
-        """Number of queues that got another target."""
         return int(row.moved)
 
     @admin.display(description=gettext_lazy("Longest pause, ms"))
     def longest_pause(self, row: Any) -> int | None:
-        """Pause in ms of the queue that stood still longest."""
         return None if row.longest is None else int(row.longest)

@@ -53,7 +53,10 @@ def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
     """The login, and then the form again: the session ended while it was filled in."""
     messages.warning(
         request,
-        _("You were logged out meanwhile; nothing was done. Passwords and long texts must be typed again."),
+        _(
+            "Your session ended before you submitted, and nothing was changed. Enter passwords "
+            "and long texts again."
+        ),
     )
     form: type[forms.Form] = getattr(action, "form_class", forms.Form)
     typed = urlencode(_typed(request, form))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from messagestore.pool import node_pools
 from metadata.cache import snapshot
@@ -23,18 +23,24 @@ from metadata.errors import (
 )
 
 log = logging.getLogger(__name__)
-STATUS: tuple[tuple[type[CatmqError], int], ...] = (
-    (Forbidden, 403),
-    (NotFound, 404),
-    (Conflict, 409),
-    (Invalid, 400),
-    (Unavailable, 503),
-)
+STATUS: dict[type[CatmqError], int] = {
+    Forbidden: 403,
+    NotFound: 404,
+    Conflict: 409,
+    Invalid: 400,
+    Unavailable: 503,
+}
+TITLES = {
+    403: gettext_lazy("Permission denied"),
+    404: gettext_lazy("Not found"),
+    409: gettext_lazy("Conflict"),
+    400: gettext_lazy("Invalid request"),
+    503: gettext_lazy("Unavailable right now"),
+}
 
 
 def status_of(error: CatmqError) -> int:
-    """The HTTP status of an error."""
-    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+    return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
 
 
 def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
@@ -42,7 +48,7 @@ def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
         return _outage(request)
     status = status_of(error)
     log.info("%s %s: %d %s", request.method, request.path, status, error.detail)
-    return _page(request, status, title=_title(status), detail=error.detail)
+    return _page(request, status, error.detail)
 
 
 def _outage(request: HttpRequest) -> HttpResponse:
@@ -59,39 +65,31 @@ def _outage(request: HttpRequest) -> HttpResponse:
     return render(request, "portal/outage.html", {"seen": seen}, status=503)
 
 
-def _page(request: HttpRequest, status: int, **words: Any) -> HttpResponse:
-    return render(request, "portal/error.html", {"status": status, **words}, status=status)
-
-
-def _title(status: int) -> str:
-    return {
-        403: _("Permission denied"),
-        404: _("Not found"),
-        409: _("Conflict"),
-        400: _("Invalid request"),
-        503: _("Unavailable right now"),
-    }.get(status, _("Server error"))
+def _page(request: HttpRequest, status: int, detail: str) -> HttpResponse:
+    words = {"status": status, "title": TITLES.get(status, _("Server error")), "detail": detail}
+    return render(request, "portal/error.html", words, status=status)
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 403 to what Django forbids."""
-    return _page(request, 403, title=_title(403), detail=_("You have no permission for this page."))
+    return _page(request, 403, _("You have no permission for this page."))
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _page(request, 404, title=_title(404), detail=_("There is no page at this address."))
+    return _page(request, 404, _("There is no page at this address."))
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
     """An error that nobody expected."""
     incident = uuid.uuid4().hex[:16]
-    log.error("a page failed, id %s: %s", incident, request.path)
-    return _page(request, 500, title=_title(500), detail=_("The log has more under the id %s.") % incident)
+    log.error("page failed, id %s: %s", incident, request.path)
+    return _page(request, 500, _("The log has details under the id %s.") % incident)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     """A form that did not come from a page of ours, or one that was open for too long."""
-    detail = _(
-        "This form was not sent from a page that is still valid. Go back, reload the page and try again."
+    return _page(
+        request,
+        403,
+        _("This form was not sent from a page that is still valid. Go back, reload the page and try again."),
     )
-    return _page(request, 403, title=_title(403), detail=detail)

@@ -35,7 +35,7 @@ _turns = threading.BoundedSemaphore(AT_ONCE)
 @contextmanager
 def _turn() -> Iterator[None]:
     if not _turns.acquire(timeout=WAIT_S):
-        raise Unavailable(_("Too many users log in at once: try again in a few seconds."))
+        raise Unavailable(_("Too many users are logging in. Try again in a few seconds."))
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ class Console(AdminSite):
     site_title = gettext_lazy("CatMQ")
     site_header = gettext_lazy("CatMQ console")
     login_form = ConsoleLoginForm
-    index_title = gettext_lazy("What there is, to look at")
+    index_title = gettext_lazy("All data, read-only")
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Return True if somebody may see the admin, whose session is not over."""

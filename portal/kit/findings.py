@@ -12,11 +12,11 @@ ABOUT: dict[str, Text] = {
     "reachable": lazy("Connection"),
     "version": lazy("Version"),
     "text": lazy("Character set"),
-    "writable": lazy("Writing"),
+    "writable": lazy("Write access"),
     "durable": lazy("Durability"),
     "rights": lazy("Rights of the account"),
     "clock": lazy("Clock"),
-    "data": lazy("What it holds"),
+    "data": lazy("Existing data"),
     "kind": lazy("Kind"),
     "place": lazy("Place"),
     "capacity": lazy("Capacity"),
@@ -28,6 +28,6 @@ def table(found: Preflight) -> Table:
     columns: Columns[Finding] = [
         Column(_("What"), lambda one: text(ABOUT[one.about])),
         Column(_("Verdict"), lambda one: badge(VERDICTS[one.verdict], one.verdict)),
-        Column(_("What was found"), lambda one: long(_(TEXTS[one.text]) % one.words)),
+        Column(_("Result"), lambda one: long(_(TEXTS[one.text]) % one.words)),
     ]
     return plain(columns, found.findings, Empty(_("Nothing was found.")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,29 +40,11 @@ def show(
 
 
 def list_page(
-    request: HttpRequest,
-    title: Text,
-    table: Table,
-    *,
-    section: str,
-    intro: Text = "",
-    actions: Sequence[Link] = (),
-    searched: bool = True,
-    filters: Sequence[Link] = (),
+    request: HttpRequest, title: Text, table: Table, *, searched: bool = True, **words: Any
 ) -> HttpResponse:
-    return show(
-        request,
-        "list",
-        title,
-        table=table,
-        section=section,
-        live=True,
-        intro=intro,
-        actions=actions,
-        searched=searched,
-        filters=filters,
-        query=request.GET.get("q", ""),
-    )
+    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it."""
+    query = request.GET.get("q", "")
+    return show(request, "list", title, table=table, live=True, searched=searched, query=query, **words)
 
 
 def to(name: str, *words: object) -> str:

@@ -70,7 +70,7 @@ def _nodes(href: str, said: set[str]) -> Iterator[Problem]:
         if name not in said:
             yield Problem("bad", _("Node %s does not answer.") % name, href)
     for name in outages.offline():
-        text = _("Node %s is offline: what is on it is neither read nor written.") % name
+        text = _("Node %s is offline. Its queues accept no sends and no reads.") % name
         yield Problem("warn", text, href)
     for name, why in registry.quarantined().items():
         if name not in said:
@@ -83,24 +83,24 @@ def _stores(href: str, said: set[str]) -> Iterator[Problem]:
     for info in snapshot.current().nodes.values():
         if info.disk != "ok" and info.name not in said:
             tone = "bad" if info.disk == "full" else "warn"
-            yield Problem(tone, _("Node %s runs out of room.") % info.name, href)
+            yield Problem(tone, _("Node %s is running out of disk space.") % info.name, href)
 
 
 def _groups(known: Overview, said: set[str]) -> Iterator[Problem]:
     lone = [name for name in known.unread if name not in said]
     for name in lone:
-        text = _("Group %s has unread messages in queues that nobody reads.") % name
+        text = _("Group %s has unread messages in queues without a consumer.") % name
         yield Problem("warn", text, to("group", name))
     for name in known.stopped_behind:
-        text = _("Group %s is paused, and messages wait for it.") % name
+        text = _("Group %s is paused and has unread messages.") % name
         yield Problem("warn", text, to("group", name))
     for name in known.stalled:
-        text = _("Group %s has members and unread messages, and has handled none of them for minutes.") % name
+        text = _("Group %s has members and unread messages, but has handled none for minutes.") % name
         yield Problem("warn", text, to("group", name))
     quiet = {*said, *lone, *known.stopped_behind, *known.stalled}
     for one in known.behind:
         if (one.lag_ms or 0) > LATE_MS and one.name not in quiet:
-            text = _("Group %s is late: its oldest unread message waits for long.") % one.name
+            text = _("Group %s lags. Its oldest unread message is more than 15 minutes old.") % one.name
             yield Problem("warn", text, to("group", one.name))
 
 

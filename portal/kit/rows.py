@@ -16,8 +16,8 @@ from portal.kit.tables import Cell, Column, Columns, Text, badge, code, lasting,
 
 WORDS: dict[str, tuple[Text, str]] = {
     "ready": (gettext_lazy("ready"), "ok"),
-    "creating": (gettext_lazy("being made"), "warn"),
-    "deleting": (gettext_lazy("being removed"), "warn"),
+    "creating": (gettext_lazy("creating"), "warn"),
+    "deleting": (gettext_lazy("deleting"), "warn"),
     "read_write": (gettext_lazy("open"), "ok"),
     "read_only": (gettext_lazy("read-only"), "warn"),
     "draining": (gettext_lazy("draining"), "warn"),
@@ -59,7 +59,7 @@ ALARMS: dict[str, Text] = {
     "dead_growing": gettext_lazy("dead letters grow"),
     "job_failed": gettext_lazy("job failed"),
     "inconsistent": gettext_lazy("metadata and nodes disagree"),
-    "corrupt": gettext_lazy("queue contradicts itself"),
+    "corrupt": gettext_lazy("queue is corrupt"),
 }
 LATE_MS = 60_000
 
@@ -73,10 +73,6 @@ def state(word: str) -> Cell:
 def alarm_kind(kind: str) -> Text:
     """Return the subject of an alarm."""
     return ALARMS.get(kind, kind)
-
-
-def lag(value: int | None, href: str = "") -> Cell:
-    return number(value, href)
 
 
 def age(value_ms: int | None) -> Cell:
@@ -136,7 +132,7 @@ def yes(value: bool) -> Cell:
 GROUP: Columns[GroupRow] = (  # of a list of groups
     Column(gettext_lazy("Group"), lambda one: group(one.name), "name"),
     Column(gettext_lazy("Trend"), lambda one: progress.cell(one.progress)),
-    Column(gettext_lazy("Unread"), lambda one: lag(one.lag), "lag", right=True),
+    Column(gettext_lazy("Unread"), lambda one: number(one.lag), "lag", right=True),
     Column(gettext_lazy("Oldest unread"), lambda one: age(one.lag_ms), "age", right=True),
     Column(gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True),
     Column(gettext_lazy("Members"), lambda one: number(one.members), right=True),

@@ -47,7 +47,6 @@ def _help(one: Setting) -> Words:
 
 
 def field(one: Setting) -> forms.Field:
-    """Return the form field of a setting."""
     kind, words = one.kind, {"label": label(one), "help_text": _help(one), "initial": one.default}
     match kind:
         case Whole():

@@ -110,4 +110,4 @@ def polyline(values: Sequence[int]) -> str:
 def spoken(values: Sequence[int]) -> str:
     """A small line of minutes in words, for who cannot see it."""
     words = {"now": count(values[-1]), "most": count(max(values)), "minutes": len(values)}
-    return _("Messages a minute: %(now)s now, at most %(most)s in the last %(minutes)s min") % words
+    return _("Messages per minute: now %(now)s, maximum %(most)s in the last %(minutes)s min") % words

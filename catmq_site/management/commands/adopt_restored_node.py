@@ -12,13 +12,14 @@ from messagestore.nodes import promotion, promotion_plans
 
 class Command(CatmqCommand):
     help = (
-        "Goes on with the database that is at a node's address now: a restored backup, a replica that took "
-        "over the address, or an empty one. What may be lost is declared: no consumer skips silently."
+        "Puts a node into service with the database that is at its address now: a restored backup, a "
+        "replica that took over the address, or an empty database. Messages that may be lost are declared "
+        "as gaps, so no consumer skips them silently."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node")
-        parser.add_argument("--dry-run", action="store_true", help="only say what that would do")
+        parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
@@ -26,6 +27,6 @@ class Command(CatmqCommand):
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))
             return
-        self.confirm("Go on with what is now at the address of node", options["node"], yes=options["yes"])
+        self.confirm("Adopt the database now at the address of node", options["node"], yes=options["yes"])
         done = promotion.adopt(name=options["node"], say=self.stderr.write, actor=self.actor)
         self.stdout.write("\n".join(report(done)))

@@ -12,19 +12,23 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Copies the days of a topic that are over, and not archived yet, into Parquet files. A day is "
-        "published only when rows and checksums of its files equal the source's. manage.py purge then "
-        "removes from the nodes what the archive proves."
+        "Archives complete days of a topic as Parquet files, except those that are archived already. A day "
+        "is published only when the row counts and checksums of its files equal those of the source. "
+        "manage.py purge then deletes archived messages from the nodes."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("topic")
-        parser.add_argument("directory", type=Path, help="the archive; on a cluster, where all see it")
+        parser.add_argument(
+            "directory", type=Path, help="archive directory; on a cluster, the same path on all machines"
+        )
         when = parser.add_mutually_exclusive_group()
-        when.add_argument("--through", metavar="DAY", help="the last day (default: yesterday)")
-        when.add_argument("--up-to-now", action="store_true", help="also today, as far as it is")
-        parser.add_argument("--rows-per-second", type=int, default=0, help="of each task; default: no limit")
-        parser.add_argument("--master", help="Spark's master, instead of CATMQ_SPARK_MASTER")
+        when.add_argument("--through", metavar="DAY", help="last day (default: yesterday)")
+        when.add_argument("--up-to-now", action="store_true", help="also archive today up to now")
+        parser.add_argument(
+            "--rows-per-second", type=int, default=0, help="maximum rate of each task (default: no limit)"
+        )
+        parser.add_argument("--master", help="Spark master (default: CATMQ_SPARK_MASTER)")
 
     def run(self, **options: Any) -> None:
         settings = {

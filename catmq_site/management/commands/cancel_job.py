@@ -10,11 +10,11 @@ from metadata.jobs import runs
 
 
 class Command(CatmqCommand):
-    help = "Asks a run of a Spark job to stop; what it has published stays whole."
+    help = "Asks a run of a Spark job to stop. What it has published stays complete."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("run", type=int, help="the run's id")
+        parser.add_argument("run", type=int, help="id of the run")
 
     def run(self, **options: Any) -> None:
         runs.cancel(id=options["run"], actor=self.actor)
-        self.stdout.write(f"Run {options['run']} is asked to stop.")
+        self.stdout.write(f"Run {options['run']} was asked to stop.")

@@ -1,4 +1,4 @@
-"""manage.py cleanup: removes what topics no longer keep, or shows what would go."""
+"""manage.py cleanup: delete messages past retention, or show which would be deleted."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from messagestore import retention
 from messagestore.retention import Cleaned, QueuePlan
 from metadata.errors import Invalid
 
-HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "GOES", "WHY", "MESSAGES", "PARTITIONS", "BYTES")
+HEADINGS = ("TOPIC", "QUEUE", "NODE", "KEPT", "DELETED", "BY", "MESSAGES", "PARTITIONS", "BYTES")
 
 
 class Command(CatmqCommand):
     help = (
-        "Removes the messages that topics keep no longer, by age and by size; the schedule expire_messages "
-        "does so every ten minutes. --dry-run changes nothing and shows, queue by queue, what would go and "
-        "what of it which group has not read. Exit codes: 0 done, 1 refused, 3 a queue could not be cleaned."
+        "Deletes the messages that are past the retention of their topics, by age and by size. The job "
+        "expire_messages does the same every ten minutes. --dry-run changes nothing. It shows for each "
+        "queue what would be deleted, and which of these messages a group has not read. Exit codes: 0 "
+        "done, 1 refused, 3 a queue could not be cleaned."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--topic", help="only this topic (default: all)")
-        parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show what would be deleted, and change nothing"
+        )
         parser.add_argument(
             "--engine",
             choices=("direct", "spark"),
             default="direct",
-            help="spark: archive the days of --topic that are over, then drop what the archive proves",
+            help="spark: archive the complete days of --topic, then delete archived messages",
         )
-        parser.add_argument("--archive", type=Path, help="with --engine spark: the archive's directory")
+        parser.add_argument("--archive", type=Path, help="archive directory, with --engine spark")
 
     def run(self, **options: Any) -> None:
         if options["engine"] == "spark":
@@ -81,9 +84,9 @@ def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
 
 def notes(one: Cleaned) -> list[str]:
     plan, problem = one.plan, problem_of(one)
-    said = [f"group {loss.group} has not read {loss.messages:,} of what goes" for loss in plan.unread]
+    said = [f"group {loss.group} has not read {loss.messages:,} of these messages" for loss in plan.unread]
     if plan.messages and plan.keep_from == plan.head:
-        said.append("all of its messages go")
+        said.append("all its messages are deleted")
     said += plan.notes
     return [*said, f"not cleaned: {problem}"] if problem is not None else said
 
@@ -117,7 +120,7 @@ def summary(found: Sequence[Cleaned], *, dry_run: bool) -> str:
     messages = sum(one.plan.messages for one in found if dry_run or one.raised)
     if dry_run:
         size = sum(one.plan.bytes for one in found)
-        return f"{len(found)} queues: {messages:,} messages would go, about {size:,} bytes with them."
+        return f"{len(found)} queues: {messages:,} messages, about {size:,} bytes, would be deleted."
     dropped, deleted = sum(one.dropped for one in found), sum(one.deleted for one in found)
     done = f"{dropped:,} partitions dropped, {deleted:,} rows deleted"
-    return f"{len(found)} queues: {messages:,} messages are served no more; {done}."
+    return f"{len(found)} queues: {messages:,} messages are no longer served; {done}."

@@ -14,17 +14,17 @@ from messagestore.verify import Finding
 
 class Command(CatmqCommand):
     help = (
-        "Compares metadata with the nodes: tables, heads, positions, members; only looks without --repair. "
-        "Nothing is deleted that may hold messages. Exit codes: 0 in order, or repaired; 1 something is "
-        "wrong; 3 a node could not be looked at."
+        "Compares metadata with the nodes: tables, log end offsets, committed offsets and members. Without "
+        "--repair nothing is changed. Nothing that may contain messages is deleted. Exit codes: 0 "
+        "consistent, or repaired; 1 something is wrong; 3 a node could not be checked."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         chosen = parser.add_mutually_exclusive_group()
+        chosen.add_argument("--repair", metavar="KEY", nargs="+", help="repair the findings with these keys")
         chosen.add_argument(
-            "--repair", metavar="KEY", nargs="+", help="repair these findings; their keys are shown"
+            "--repair-all", action="store_true", help="repair all findings that are safe to repair"
         )
-        chosen.add_argument("--repair-all", action="store_true", help="repair all that is safe to repair")
 
     def run(self, **options: Any) -> None:
         keys = options["repair"] or []
@@ -36,11 +36,11 @@ class Command(CatmqCommand):
         report = verify.check(actor=self.actor)
         self.stdout.write("\n\n".join(map(shown, report.findings)) or "Metadata and the nodes agree.")
         for name, why in sorted(report.unchecked.items()):
-            self.stderr.write(f"Node {name} could not be looked at: {why}")
+            self.stderr.write(f"Node {name} could not be checked: {why}")
         if report.findings:
             raise CommandError(f"{len(report.findings)} findings.", returncode=REFUSED)
         if report.unchecked:
-            raise CommandError(f"{len(report.unchecked)} nodes were not looked at.", returncode=LATER)
+            raise CommandError(f"{len(report.unchecked)} nodes were not checked.", returncode=LATER)
 
 
 def shown(one: Finding) -> str:

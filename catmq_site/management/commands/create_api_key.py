@@ -12,8 +12,8 @@ from metadata.users import api_keys
 
 class Command(CatmqCommand):
     help = (
-        "Creates an API key and prints it on stdout; stored as a digest, it cannot be shown again. "
-        "Example: create_api_key shop --right 'produce=orders*' --right 'consume=orders*,billing'"
+        "Creates an API key and prints it on stdout. Only a digest is stored, so the key cannot be shown "
+        "again. Example: create_api_key shop --right 'produce=orders*' --right 'consume=orders*,billing'"
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -23,7 +23,7 @@ class Command(CatmqCommand):
             action="append",
             required=True,
             metavar="RIGHT=PATTERN[,PATTERN]",
-            help="produce, consume, browse, manage or admin, on names that match (admin=* may do everything)",
+            help="produce, consume, browse, manage or admin, on matching names (admin=* has all rights)",
         )
 
     def run(self, **options: Any) -> None:

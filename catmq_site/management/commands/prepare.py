@@ -20,16 +20,15 @@ EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
 
 class Command(CatmqCommand):
     help = (
-        "Brings the metadata database up to date and makes what is missing: on the embedded engine the nodes "
-        "main and failure; fingerprints of the keys; an administrator and an API key, written to "
-        "credentials.env in CATMQ_DATA_DIR; "
-        "django-q's schedules. Harmless to repeat."
+        "Migrates the metadata database and creates what is missing: on the embedded engine the nodes main "
+        "and failure; the fingerprints of the keys; an administrator and an API key, written to "
+        "credentials.env in CATMQ_DATA_DIR; and the schedules of django-q. Repeating it is harmless."
     )
 
     checks_keys = False  # before the first migration there is no place for them
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--url", default=config.broker_url, help="where the broker will be")
+        parser.add_argument("--url", default=config.broker_url, help="URL of the broker")
 
     def run(self, **options: Any) -> None:
         """Every step asks first whether it was done."""
@@ -37,7 +36,7 @@ class Command(CatmqCommand):
         call_command("migrate", interactive=False, verbosity=1)
         fingerprints.record()
         if config.database is None:
-            call_command("migrate", database="jobs", interactive=False, verbosity=0)
+            call_command("migrate", "django_q", database="jobs", interactive=False, verbosity=0)
             self._register_embedded()
         credentials.ensure(url=options["url"], actor=self.actor)
         schedules.sync()

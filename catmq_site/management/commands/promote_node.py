@@ -13,18 +13,21 @@ from metadata.errors import Invalid
 
 class Command(CatmqCommand):
     help = (
-        "Moves a node to its replica: fences the old primary, declares what may be lost, tells brokers and "
-        "consumers. Nothing needs a restart. If it stops half way the node stays offline: repeat it."
+        "Promotes the replica of a node. Fences the old primary, declares messages that may be lost as "
+        "gaps, and informs brokers and consumers. Nothing needs a restart. If the command fails, the node "
+        "stays offline; repeat the command."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node")
-        parser.add_argument("--to", metavar="HOST:PORT", help="default: the replica that the registry knows")
+        parser.add_argument(
+            "--to", metavar="HOST:PORT", help="address of the new primary (default: the node's replica)"
+        )
         parser.add_argument(
             "--i-know-it-is-dead",
             action="store_true",
             dest="known_dead",
-            help="the old primary is off for good: do not wait for brokers to let go of it",
+            help="the old primary is off for good; do not wait for brokers to confirm",
         )
         parser.add_argument(
             "--patience",
@@ -33,7 +36,7 @@ class Command(CatmqCommand):
             metavar="S",
             help="seconds to wait for brokers, and for the replica to catch up (default %(default)s)",
         )
-        parser.add_argument("--dry-run", action="store_true", help="only say what that would do")
+        parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
         add_yes(parser)
 
     def run(self, **options: Any) -> None:

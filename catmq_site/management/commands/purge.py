@@ -13,20 +13,22 @@ from messagestore import retention
 
 class Command(CatmqCommand):
     help = (
-        "Removes the messages of a topic that an archive (job archive) holds, by dropping whole partitions. "
-        "Every file of the archive is checked first; a damaged one, or one of another installation, purges "
-        "nothing. What an active group has not read stays. Exit codes: 0 done, 1 refused, 3 a queue could "
-        "not be purged."
+        "Deletes the archived messages of a topic from the nodes by dropping whole partitions. Every file "
+        "of the archive is checked first. If one is damaged or of another installation, nothing is "
+        "deleted. Messages that an active group has not read are kept. Exit codes: 0 done, 1 refused, 3 a "
+        "queue could not be purged."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("topic")
-        parser.add_argument("--archive", type=Path, required=True, help="the archive's directory")
-        parser.add_argument("--dry-run", action="store_true", help="show what would go, and change nothing")
+        parser.add_argument("--archive", type=Path, required=True, help="archive directory")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show what would be deleted, and change nothing"
+        )
         parser.add_argument(
             "--no-rest",
             action="store_true",
-            help="do not wait for pulls that began before: they may find rows gone, and repeat",
+            help="do not wait for running pulls; they may miss rows, and then repeat",
         )
         add_yes(parser)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand
 from metadata.cache import snapshot
-from metadata.cache.snapshot import GroupInfo
+from metadata.cache.snapshot_types import GroupInfo
 from metadata.errors import Invalid
 from metadata.membership import rebalance
 from metadata.membership.rebalance import Move, Moves
@@ -15,14 +15,14 @@ from metadata.membership.rebalance import Move, Moves
 
 class Command(CatmqCommand):
     help = (
-        "Shares the queues of groups anew among their members, and prints what moves. Brokers do this by "
-        "themselves when members come and go; queues that are shared evenly stay where they are."
+        "Rebalances the queues of groups and prints the moves. Brokers do this automatically when members "
+        "join or leave. A balanced assignment is not changed."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("groups", nargs="*", metavar="GROUP")
-        parser.add_argument("--all", action="store_true", help="every group")
-        parser.add_argument("--dry-run", action="store_true", help="only say what would move")
+        parser.add_argument("--all", action="store_true", help="all groups")
+        parser.add_argument("--dry-run", action="store_true", help="show the moves without making them")
 
     def run(self, **options: Any) -> None:
         dry_run = options["dry_run"]
@@ -34,7 +34,7 @@ class Command(CatmqCommand):
 def chosen(names: list[str], *, everything: bool) -> list[GroupInfo]:
     """The groups meant, all of which exist. Raises Invalid, NotFound."""
     if bool(names) == everything:
-        raise Invalid("Name groups, or say --all.")
+        raise Invalid("Name groups, or give --all.")
     if not everything:
         return [snapshot.find_group(name) for name in names]
     return sorted(snapshot.current().groups.values(), key=lambda group: group.name)

@@ -16,9 +16,9 @@ from metadata.errors import Invalid
 
 class Command(CatmqCommand):
     help = (
-        "Registers a database that shall hold message tables. It must exist, and its account must have all "
-        "rights on it. To keep the password out of the process list, leave URL out and put it into the "
-        "environment as CATMQ_NODE_<NAME>_URL."
+        "Registers a database as a node. The database must exist, and its account must have all rights on "
+        "it. To keep the password out of the process list, omit URL and set the environment variable "
+        "CATMQ_NODE_<NAME>_URL."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -32,10 +32,12 @@ class Command(CatmqCommand):
             "--kind",
             choices=("normal", "failure"),
             default="normal",
-            help="failure: for failed messages",
+            help="normal: topics; failure: retries and dead letters",
         )
-        parser.add_argument("--dedicated", action="store_true", help="only for topics that name it")
-        parser.add_argument("--capacity-gb", type=int, help="size of its disk; guards its free space")
+        parser.add_argument("--dedicated", action="store_true", help="use it for new queues only when named")
+        parser.add_argument(
+            "--capacity-gb", type=int, help="disk space for its tables; enables the guard against a full disk"
+        )
         parser.add_argument(
             "--unsafe",
             action="store_true",
@@ -44,7 +46,7 @@ class Command(CatmqCommand):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="only examine the database: reachable, version, rights, clock, durable, nobody else's",
+            help="only test the database: connection, version, rights, clock, durability and contents",
         )
 
     def run(self, **options: Any) -> None:
@@ -60,7 +62,7 @@ class Command(CatmqCommand):
         found = preflight.examine(actor=self.actor, **given)
         self.stdout.write("\n".join(findings(found)))
         if not found.passed:
-            raise Invalid(f"{given['name']} cannot be a node so. Nothing was changed.")
+            raise Invalid(f"{given['name']} cannot be registered. Nothing was changed.")
 
 
 def where(name: str, url: str | None) -> dict[str, Any]:

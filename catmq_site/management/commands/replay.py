@@ -12,19 +12,28 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Sends the messages of an archive to a topic, in the order of each queue, after checking every file. "
-        "With the same --run-id a repeat within a day stores nothing twice."
+        "Checks every file of an archive and sends its messages to a topic, in the order of each queue. If "
+        "a run is repeated within a day with the same --run-id, nothing is stored twice."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("directory", type=Path, help="the archive")
-        parser.add_argument("topic", help="the topic that was archived")
-        parser.add_argument("to", help="the topic to send to")
-        parser.add_argument("--since", metavar="DAY", default="0000", help="the first day")
-        parser.add_argument("--through", metavar="DAY", default="9999", help="the last day")
-        parser.add_argument("--messages-per-second", type=int, default=0, help="in all; default: no limit")
-        parser.add_argument("--run-id", help="a name of your choice, given again by a repeat")
-        parser.add_argument("--master", help="Spark's master, instead of CATMQ_SPARK_MASTER")
+        parser.add_argument("directory", type=Path, help="archive directory")
+        parser.add_argument("topic", help="archived topic")
+        parser.add_argument("to", help="topic to send to")
+        parser.add_argument(
+            "--since", metavar="DAY", default="0000", help="first day (default: the first one archived)"
+        )
+        parser.add_argument(
+            "--through", metavar="DAY", default="9999", help="last day (default: the last one archived)"
+        )
+        parser.add_argument(
+            "--messages-per-second",
+            type=int,
+            default=0,
+            help="maximum rate of the whole run (default: no limit)",
+        )
+        parser.add_argument("--run-id", help="name of the run; repeat a run with the same name")
+        parser.add_argument("--master", help="Spark master (default: CATMQ_SPARK_MASTER)")
 
     def run(self, **options: Any) -> None:
         settings = {

@@ -16,18 +16,18 @@ from metadata.jobs import report_files
 
 class Command(CatmqCommand):
     help = (
-        "Makes a report, prints it and keeps it. --engine direct reads heads, partitions and a few rows, in "
-        "moments; --engine spark scans the messages and adds what only a scan tells: exact bytes, keys, "
-        "skew, how long each message waited for its commit."
+        "Creates a report, prints it and stores it. --engine direct reads log end offsets, partitions and "
+        "a few rows, which takes moments. --engine spark scans all messages and adds exact bytes, keys, "
+        "skew, and how long each message waited for its commit."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", choices=sorted(light_reports.REPORTS))
         parser.add_argument("--topic", help="only this topic (default: all)")
-        parser.add_argument("--days", type=int, default=7, help="how far back (default %(default)s)")
+        parser.add_argument("--days", type=int, default=7, help="days to include (default %(default)s)")
         parser.add_argument("--engine", choices=reporting.ENGINES, default="direct")
-        parser.add_argument("--output", type=Path, metavar="FILE", help="also into a .csv or .parquet file")
-        parser.add_argument("--json", action="store_true", help="one JSON object a line")
+        parser.add_argument("--output", type=Path, metavar="FILE", help="also write a .csv or .parquet file")
+        parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
     def run(self, **options: Any) -> None:
         output = options["output"]

@@ -11,16 +11,14 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Takes up a run of the data pipeline that was asked for in the portal, and carries it out. A worker "
-        "of django-q calls this; by hand it helps where none runs."
+        "Runs a run of the data pipeline that was requested in the portal. A worker of django-q calls this "
+        "command. Call it by hand where no worker runs."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("run", type=int, help="the run's id")
+        parser.add_argument("run", type=int, help="id of the run")
 
     def run(self, **options: Any) -> None:
         done = pipeline.carry_out(options["run"])
         number = options["run"]
-        self.stdout.write(
-            f"Run {number} is done." if done else f"Run {number} was taken up before, or ended."
-        )
+        self.stdout.write(f"Run {number} is done." if done else f"Run {number} has already started or ended.")

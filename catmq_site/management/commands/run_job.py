@@ -11,7 +11,7 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    help = "Runs a job of the schedule now, in this process, and records the run. Its schedule stays."
+    help = "Runs a scheduled job now, in this process, and records the run. The schedule is not changed."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", choices=sorted(JOBS), metavar="NAME", help=", ".join(sorted(JOBS)))

@@ -14,8 +14,9 @@ from metadata.rules.mail import is_address, may_go_to
 
 class Command(CatmqCommand):
     help = (
-        "Sends one mail to each address, or to all of CATMQ_ALARM_EMAILS, by the server of CATMQ_SMTP_URL. "
-        "Exit codes: 0 the server took all, 1 refused, 3 the server cannot be used now."
+        "Sends one mail to each address, or to all of CATMQ_ALARM_EMAILS, through the server of "
+        "CATMQ_SMTP_URL. Exit codes: 0 the server accepted all mails, 1 refused, 3 the server cannot be "
+        "used now."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -34,4 +35,4 @@ class Command(CatmqCommand):
                 raise Invalid(f"{address} is in none of CATMQ_MAIL_DOMAINS.")
         for address in to:
             alarm_mails.send_test(address)
-            self.stdout.write(f"Sent to {address}; does it arrive?")
+            self.stdout.write(f"Sent to {address}. Check that it arrives.")

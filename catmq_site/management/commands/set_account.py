@@ -11,9 +11,10 @@ from messagestore.nodes import registry
 
 class Command(CatmqCommand):
     help = (
-        "Changes the account with which brokers reach a node, once it was tried; nothing needs a restart. "
-        "The new password is taken from the environment, CATMQ_NODE_<NAME>_PASSWORD, and kept encrypted. "
-        "Change it in the database first, and let the old one work until brokers have followed (a second)."
+        "Changes the account that brokers use for a node, after a test connection. Nothing needs a "
+        "restart. The new password is read from the environment variable CATMQ_NODE_<NAME>_PASSWORD and "
+        "stored encrypted. Change the password in the database first, and keep the old account valid until "
+        "all brokers use the new one (a second)."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -24,4 +25,4 @@ class Command(CatmqCommand):
         name, username = options["node"], options["username"]
         password = password_of(name, username, "PASSWORD")
         registry.set_account(name=name, username=username, password=password, actor=self.actor)
-        self.stdout.write(f"Node {name} is reached by {username}.")
+        self.stdout.write(f"Node {name} is now used with account {username}.")

@@ -11,14 +11,15 @@ from messagestore.nodes import registry
 
 class Command(CatmqCommand):
     help = (
-        "Gives a node the account with which Spark jobs read it. It needs SELECT on the node's database and "
-        "nothing else. Its password is taken from the environment, CATMQ_NODE_<NAME>_READER_PASSWORD, and "
-        "kept encrypted; brokers tell it only to keys with the right admin on a topic."
+        "Sets the account that Spark jobs use to read a node. It needs the right SELECT on the node's "
+        "database and no other. The password is read from the environment variable "
+        "CATMQ_NODE_<NAME>_READER_PASSWORD and stored encrypted. Brokers disclose it only to keys with the "
+        "right admin on *."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node")
-        parser.add_argument("username", nargs="?", default="", help="leave out: the node has no such account")
+        parser.add_argument("username", nargs="?", default="", help="omit to remove the account")
 
     def run(self, **options: Any) -> None:
         name, username = options["node"], options["username"]

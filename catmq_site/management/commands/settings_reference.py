@@ -41,12 +41,12 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = (
         "Prints the page of the server's settings. With --write, writes that page, the page of the "
-        "settings of topics, groups, subscriptions and keys, and the client's table of them."
+        "settings of topics, groups, subscriptions and keys, and the settings file of the client."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Adds --write."""
-        parser.add_argument("--write", action="store_true", help="write the files instead")
+        parser.add_argument("--write", action="store_true", help="write the files instead of printing")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Prints the page, or writes the files."""

@@ -9,8 +9,11 @@ from catmq_site.management.base import CatmqCommand
 
 
 class Command(CatmqCommand):
-    help = "Makes django-q's schedules equal to catmq_site/jobs/schedules.py: adds new ones, removes others."
+    help = (
+        "Synchronizes the schedules of django-q with catmq_site/jobs/schedules.py. Adds new schedules and "
+        "removes others."
+    )
 
     def run(self, **options: Any) -> None:
         there, removed = schedules.sync()
-        self.stdout.write(f"{there} schedules, {removed} others removed.")
+        self.stdout.write(f"{there} schedules; {removed} old ones removed.")

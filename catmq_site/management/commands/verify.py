@@ -25,37 +25,38 @@ FINDING = ("kind", "where", "what", "first", "end", "means", "advice")
 
 class Command(CatmqCommand):
     help = (
-        "Proves that no message of the topics is missing, double or out of order, and that heads, positions "
-        "and metadata agree. Only reads; brokers may be as busy as they like. Exit codes: 0 clean, "
-        "1 something is wrong, 3 something could not be looked at. Ctrl-C says how far it came."
+        "Verifies that no message of the topics is missing, stored twice or out of order, and that log end "
+        "offsets, committed offsets and metadata are consistent. Only reads, also while topics are in use. "
+        "Exit codes: 0 no problems; 1 something is wrong; 3 something could not be checked. Ctrl-C prints "
+        "the progress."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("topics", nargs="*", metavar="TOPIC")
-        parser.add_argument("--all", action="store_true", help="every topic")
+        parser.add_argument("--all", action="store_true", help="all topics")
         parser.add_argument(
             "--since",
             metavar="TIME",
-            help="only messages stored since: 2h (ago; s, m, h, d), 2026-03-01T12:00, or ms since 1970",
+            help="only messages stored since TIME, such as 2h ago (2h), 2026-03-01T12:00, or ms since 1970",
         )
         parser.add_argument(
-            "--json", type=Path, metavar="FILE", help="write the report there, too; - for stdout"
+            "--json", type=Path, metavar="FILE", help="also write the report as JSON; - for stdout"
         )
         parser.add_argument(
             "--rows-per-s",
             type=int,
             default=verify.ROWS_PER_S,
-            help="no more rows than that are looked at in a second (default %(default)s, 0: no limit)",
+            help="maximum rows to read per second (default %(default)s; 0: no limit)",
         )
         parser.add_argument(
             "--digests",
             action="store_true",
-            help="also read every message, and compare it with what was sent",
+            help="also read every message and compare it with the digest of its batch",
         )
 
     def run(self, **options: Any) -> None:
         if bool(options["topics"]) == options["all"]:
-            raise Invalid("Name topics, or say --all.")
+            raise Invalid("Name topics, or give --all.")
         report = verify.verify(
             topics=None if options["all"] else options["topics"],
             since=parsed_since(options["since"]),
@@ -101,9 +102,9 @@ def conclude(report: Report) -> None:
         text = f"{stopped}{len(report.findings)} findings in {wrong} of {len(report.queues)} queues."
         raise CommandError(text, returncode=FOUND)
     if not report.complete:
-        raise CommandError("Stopped: nothing wrong so far, but not all was looked at.", returncode=LATER)
+        raise CommandError("Stopped: no problems so far, but not everything was checked.", returncode=LATER)
     if report.unseen:
-        text = f"{len(report.unseen)} of {len(report.queues)} queues could not be looked at."
+        text = f"{len(report.unseen)} of {len(report.queues)} queues could not be checked."
         raise CommandError(text, returncode=LATER)
 
 

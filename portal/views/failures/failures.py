@@ -119,7 +119,7 @@ def _errors(name: str, summary: Summary) -> Table:
         Column(_("Dead letters"), lambda one: number(one.count), right=True),
         Column(_("First (UTC)"), lambda one: when(one.first_at_ms)),
         Column(_("Last (UTC)"), lambda one: when(one.last_at_ms)),
-        Column(_("Do"), lambda one: text(_("redrive"), to("redrive", name) + which(one))),
+        Column(_("Action"), lambda one: text(_("redrive"), to("redrive", name) + which(one))),
     ]
     return plain(columns, summary.errors, Empty(_("No dead letters")))
 
@@ -140,10 +140,10 @@ def _dead(name: str, found: DeadPage) -> Table:
 def _redrives(found: Sequence[RedriveView]) -> Table:
     columns: Columns[RedriveView] = [
         Column(_("Requested (UTC)"), lambda one: when(one.created_at_ms)),
-        Column(_("By"), lambda one: text(one.asked_by)),
+        Column(_("Requested by"), lambda one: text(one.asked_by)),
         Column(_("State"), lambda one: rows.state(one.state)),
         Column(_("Redriven"), lambda one: number(one.redriven), right=True),
-        Column(_("Of"), lambda one: number(one.total), right=True),
+        Column(_("Total"), lambda one: number(one.total), right=True),
         Column(_("Skipped"), lambda one: number(one.skipped), right=True),
         Column(_("Detail"), lambda one: long(one.detail or None)),
     ]

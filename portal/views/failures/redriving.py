@@ -22,7 +22,7 @@ class Choosing(forms.Form):
     ids = forms.CharField(
         label=lazy("Messages"),
         required=False,
-        help_text=lazy("Ids of dead letters, separated by commas; or the fields below."),
+        help_text=lazy("Ids of dead letters, separated by commas. Leave empty to use the fields below."),
     )
     topic = forms.CharField(label=lazy("Topic"), required=False, max_length=210)
     error = forms.CharField(label=lazy("Error class"), required=False, max_length=200)
@@ -35,12 +35,12 @@ class Redriving(Choosing):
     to = forms.ChoiceField(
         label=lazy("To"),
         choices=(
-            ("group", lazy("this group alone: its retry topic")),
-            ("topic", lazy("the topic they were sent to: every group reads them again")),
+            ("group", lazy("this group only, through its retry topic")),
+            ("topic", lazy("the original topic, for all its groups")),
         ),
     )
     rate = forms.IntegerField(
-        label=lazy("At most, messages a second"), required=False, min_value=1, help_text=lazy("Empty: 200.")
+        label=lazy("Maximum rate, messages/s"), required=False, min_value=1, help_text=lazy("Empty: 200.")
     )
 
 
@@ -58,12 +58,12 @@ def chosen(fields: dict[str, Any]) -> dict[str, Any]:
 def _reach(choice: dict[str, Any]) -> str:
     """Describe the choice in words."""
     if choice["topic"] and choice["error"]:
-        return str(_("Those of topic %(topic)s that died of %(error)s.") % choice)
+        return str(_("Dead letters of topic %(topic)s with error %(error)s.") % choice)
     if choice["topic"]:
-        return str(_("Those of topic %(topic)s, whatever they died of.") % choice)
+        return str(_("Dead letters of topic %(topic)s, with any error.") % choice)
     if choice["error"]:
-        return str(_("Those that died of %(error)s, of all topics.") % choice)
-    return str(_("All of them, of all topics and kinds of error."))
+        return str(_("Dead letters with error %(error)s, of all topics.") % choice)
+    return str(_("All dead letters, of all topics and errors."))
 
 
 class OfTheDead(GroupAction):
@@ -107,12 +107,10 @@ class Redrive(OfTheDead):
         redrives.request(
             group=self.name, to=fields["to"], rate=fields["rate"], actor=self.actor, **chosen(fields)
         )
-        return _("It has begun: its progress is shown below.")
+        return _("The redrive has started. Its progress is shown below.")
 
 
 class DropDead(OfTheDead):
-    """Deletes dead messages for good."""
-
     form_class = Choosing
     danger = True
     button = lazy("Delete for good")
@@ -134,7 +132,7 @@ class SawDead(OfTheDead):
     form_class = NoFields
     button = lazy("Mark as seen")
     title = lazy("Mark the dead letters of %(name)s as seen")
-    would = lazy("They stay as they are. The first page says nothing of them until another one dies.")
+    would = lazy("The dead letters are kept. The overview does not mention them until there is a new one.")
 
     def initial(self) -> dict[str, Any]:
         return {}

@@ -35,7 +35,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
         Column(_("Topic"), lambda one: rows.topic(one.topic), "topic"),
         Column(_("State"), _state),
-        Column(_("Unread"), lambda one: rows.lag(one.lag), "lag", right=True),
+        Column(_("Unread"), lambda one: number(one.lag), "lag", right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
         Column(_("Handled, last 30 min"), lambda one: spark(one.minutes)),
         Column(_("Since"), lambda one: when(one.created_at_ms)),
@@ -85,6 +85,6 @@ def rebalances(request: HttpRequest) -> HttpResponse:
         Column(_("Queues moved"), lambda one: number(one.moved), right=True),
         Column(_("Longest pause"), lambda one: lasting(one.pause_ms), "pause", right=True),
     ]
-    hint = Empty(_("No rebalances yet: they happen when consumers join or leave."))
+    hint = Empty(_("No rebalances yet. They happen when consumers join or leave."))
     table = listed(request, columns, found, empty=hint)
     return pages.list_page(request, _("Rebalances"), table, section="rebalances")

@@ -13,7 +13,7 @@ from metadata.membership import rebalance
 from metadata.membership.rebalance import Move
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import GROUP
-from portal.actions.action import Action, Confirm, Create, Preview
+from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import given
 from portal.kit.setting_fields import with_settings
@@ -53,7 +53,9 @@ class CreateGroup(Create):
     back_to = ("groups",)
 
     def effect(self, fields: dict[str, Any]) -> Text:
-        return _("Group %s is made. It reads nothing until it subscribes.") % str(fields["name"])
+        return _("Group %s will be created. It receives no messages until it subscribes to a topic.") % str(
+            fields["name"]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         settings = given(fields, GROUP)
@@ -81,9 +83,7 @@ class StopGroup(GroupAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
-        what = _(
-            "Nothing is pulled any more: members %(members)d, topics %(topics)d. Positions stay as they are."
-        )
+        what = _("Delivery of %(topics)d topics to %(members)d members will stop. Offsets are kept.")
         return Preview(effects=[what % {"members": len(view.members), "topics": len(view.subscriptions)}])
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -99,7 +99,7 @@ class StartGroup(StopGroup):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
-        return Preview(effects=[_("%d members go on at their offsets.") % len(view.members)])
+        return Preview(effects=[_("%d members will continue at their offsets.") % len(view.members)])
 
 
 class RebalanceGroup(GroupAction):
@@ -118,22 +118,20 @@ class RebalanceGroup(GroupAction):
             ),
         ]
         table = plain(columns, plan.moves, Empty(_("No moves: the assignment is balanced.")))
-        return Preview(effects=[_("%d queues move.") % len(plan.moves)], table=table)
+        return Preview(effects=[_("%d queues will move.") % len(plan.moves)], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = rebalance.ask(group=self.name, actor=self.actor)
         return _("%(count)d queues of %(name)s move.") % {"count": len(done.moves), "name": self.name}
 
 
-class DeleteGroup(GroupAction):
-    form_class = Confirm
-    danger = True
+class DeleteGroup(Delete, GroupAction):
     title = lazy("Delete %(name)s")
     gone_to = "groups"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
-        what = _("Group %(name)s and its positions in %(topics)d topics are forgotten.")
+        what = _("Group %(name)s and its offsets in %(topics)d topics will be deleted.")
         return Preview(effects=[what % {"name": self.name, "topics": len(view.subscriptions)}])
 
     def run(self, fields: dict[str, Any]) -> Text:

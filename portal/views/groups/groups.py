@@ -63,7 +63,7 @@ def groups_list(request: HttpRequest) -> HttpResponse:
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
-        _("No matching groups. A consumer that names topics creates its group; or:"),
+        _("No matching groups. A consumer creates its group when it starts. To create one by hand:"),
         "catmq group create billing && catmq subscribe billing orders",
         to("group-create"),
         _("Create a group"),
@@ -157,7 +157,7 @@ def _matrix(
         Column(_("Last heartbeat"), lambda one: lasting(_silent_ms(heard.get(one.owner or ""))), right=True),
         Column(_("Position"), lambda one: number(one.committed), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
-        Column(_("Unread"), lambda one: rows.lag(one.lag), right=True),
+        Column(_("Unread"), lambda one: number(one.lag), right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
         Column(_("Epoch"), lambda one: code(one.epoch)),

@@ -40,7 +40,7 @@ class Resetting(forms.Form):
         label=lazy("To"),
         choices=(
             ("earliest", lazy("the earliest message")),
-            ("latest", lazy("the end: skip everything")),
+            ("latest", lazy("the latest offset (skip all unread messages)")),
             ("offset", lazy("an offset")),
             ("time", lazy("a point in time")),
         ),
@@ -60,8 +60,6 @@ class Resetting(forms.Form):
 
 
 class MoveOffsets(GroupAction):
-    """Moves offsets; subclasses say which."""
-
     danger = True
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
@@ -77,11 +75,14 @@ class MoveOffsets(GroupAction):
         what = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
         effects: list[Text] = [what % {"repeated": repeated, "skipped": skipped}]
         if any(one.asked is not None for one in found):
-            effects.append(_("Where a queue has no such offset, it moves to the nearest that it has."))
+            effects.append(_("A queue without this offset is set to its nearest offset."))
         if not groups.describe(name=self.name, actor=self.actor).stopped:
-            effects.append(_("The group is running: its members go on at the new place within a moment."))
+            effects.append(_("The group is running. Its members continue at the new offsets within moments."))
             effects.append(
-                _("What is in hand just then may be handled although it is skipped, or once more.")
+                _(
+                    "Messages that are being handled at that moment may be handled although they "
+                    "are skipped, or twice."
+                )
             )
         return effects
 
@@ -115,8 +116,6 @@ class ResetGroup(MoveOffsets):
 
 
 class UndoReset(MoveOffsets):
-    """Moves the offsets of a reset back to where they were."""
-
     button = lazy("Undo the reset")
     title = lazy("Undo an offset reset of %(name)s")
 
@@ -130,7 +129,7 @@ def _planned(found: Sequence[Move]) -> Table:
         Column(_("Queue"), lambda one: text(one.queue)),
         Column(_("Requested"), lambda one: number(one.asked), right=True),
         Column(_("Now"), lambda one: number(one.from_offset), right=True),
-        Column(_("Then"), lambda one: number(one.to_offset), right=True),
+        Column(_("After"), lambda one: number(one.to_offset), right=True),
         Column(_("Repeated"), lambda one: number(one.repeated), right=True),
         Column(_("Skipped"), lambda one: number(one.skipped), right=True),
     ]
@@ -163,7 +162,7 @@ def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     undone = {one.undoes for one in found}
     columns: list[Column[PastMove]] = [
         Column(_("Reset (UTC)"), lambda one: when(one.at_ms)),
-        Column(_("By"), lambda one: text(one.actor)),
+        Column(_("Requested by"), lambda one: text(one.actor)),
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Queue"), lambda one: text(f"{one.queue} ({one.instance})" if one.instance else one.queue)),
         Column(_("From"), lambda one: number(one.from_offset), right=True),
@@ -171,7 +170,7 @@ def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
         Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
     ]
     if manages:
-        columns.append(Column(_("Do"), lambda one: _way_back(group, one, undone=one.reset in undone)))
+        columns.append(Column(_("Action"), lambda one: _way_back(group, one, undone=one.reset in undone)))
     return plain(columns, found, Empty(_("No offset resets")))
 
 

@@ -41,8 +41,8 @@ class Subscribe(GroupAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         late = fields["start"] == "latest"
-        where = _("what comes from now on") if late else _("the earliest message that is kept")
-        what = _("Group %(group)s reads %(topic)s, beginning with %(where)s.")
+        where = _("what comes from now on") if late else _("the earliest message")
+        what = _("Group %(group)s will read %(topic)s from %(where)s.")
         return Preview(effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}])
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -77,7 +77,7 @@ class ChangeSubscription(Edit, GroupAction):
         subscription_rows.update(group=self.name, topic=topic, settings=changed, actor=self.actor)
 
     def saved(self) -> Text:
-        said: str = _("How %(name)s reads %(topic)s was changed.") % self.kwargs
+        said: str = _("The subscription of %(name)s to %(topic)s was changed.") % self.kwargs
         return said
 
 
@@ -88,8 +88,8 @@ def _taken(found: TagMatches) -> Preview:
         if away:
             unknown = _("How many messages would match is not known. Nodes that do not answer: %s.")
             return Preview(warnings=[unknown % away])
-        return Preview(effects=[_("The topic has no messages yet: nothing tells whether the tags match.")])
-    uncounted = _("These nodes do not answer, so their messages are not counted: %s.")
+        return Preview(effects=[_("The topic has no messages yet, so the tags cannot be tested.")])
+    uncounted = _("Messages of these nodes are not counted, because they do not answer: %s.")
     warnings: list[Text] = [uncounted % away] if away else []
     words = {"looked": count(found.looked_at), "matching": count(found.matching)}
     if found.matching:
@@ -100,9 +100,9 @@ def _taken(found: TagMatches) -> Preview:
         )
         return Preview(effects=[some % words], warnings=warnings)
     none = ngettext(
-        "The last message would not match. What does not match is passed and committed, never handled.",
-        "None of the last %(looked)s messages would match. What does not match is passed and committed, "
-        "never handled.",
+        "The last message would not match. Messages that do not match are skipped and committed.",
+        "None of the last %(looked)s messages would match. Messages that do not match are skipped "
+        "and committed.",
         found.looked_at,
     )
     return Preview(warnings=[none % words, *warnings])
@@ -113,9 +113,9 @@ class Unsubscribe(GroupAction):
     danger = True
     button = lazy("Unsubscribe")
     title = lazy("Unsubscribe %(name)s from %(topic)s")
-    would = lazy("The positions of the group in this topic are forgotten for good.")
+    would = lazy("The group's offsets in this topic will be deleted for good.")
 
     def run(self, fields: dict[str, Any]) -> Text:
         topic = self.word("topic")
         subscriptions.delete(group=self.name, topic=topic, actor=self.actor)
-        return _("Group %(group)s reads %(topic)s no more.") % {"group": self.name, "topic": topic}
+        return _("Group %(group)s no longer reads %(topic)s.") % {"group": self.name, "topic": topic}

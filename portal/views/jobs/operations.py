@@ -48,7 +48,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     columns = run_columns(opens=cancels)
     if cancels:
         columns.append(Column(_("Cancel"), _ending))
-    hint = Empty(_("No matching runs. Does a worker run?"), "python manage.py qcluster")
+    hint = Empty(_("No matching runs. Check that a worker is running."), "python manage.py qcluster")
     return pages.show(
         request,
         "jobs",
@@ -67,7 +67,7 @@ def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
         Column(_("Started (UTC)"), lambda one: when(one.started_at_ms), "at"),
         Column(_("Job"), lambda one: code(one.name, to("run", one.id) if opens else ""), "name"),
         Column(_("State"), _state),
-        Column(_("Took"), lambda one: lasting(one.took_ms), right=True),
+        Column(_("Duration"), lambda one: lasting(one.took_ms), right=True),
         Column(_("Processed"), lambda one: number(one.count), right=True),
         Column(_("Detail"), lambda one: long(_where(one)[:MOST_SHOWN] or None)),
     ]
@@ -79,7 +79,7 @@ def _state(one: RunRow) -> Cell:
 
 def _ending(one: RunRow) -> Cell:
     if one.cancelling:
-        return text(_("asked to end"))
+        return text(_("cancel requested"))
     return text(_("cancel"), to("run-cancel", one.id)) if one.state == "running" else text(None)
 
 
@@ -132,7 +132,7 @@ class RunJob(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         runs.ask(name=self.name, actor=self.actor)
-        return _("Job %s was asked for; it runs as soon as a worker is free.") % self.name
+        return _("Job %s was queued; it runs as soon as a worker is free.") % self.name
 
 
 class CancelRun(Action):
@@ -140,15 +140,17 @@ class CancelRun(Action):
     what = "job"
     section = "jobs"
     danger = True
-    button = lazy("Ask it to end")
+    button = lazy("Cancel the run")
     everywhere = True
     title = lazy("Cancel run %(run)d")
     back_to = ("run", "run")
-    would = lazy("A long job looks for this now and then and ends; a short one ends by itself before.")
+    would = lazy(
+        "A long job checks for this request regularly and then ends. A short job may complete first."
+    )
 
     def run(self, fields: dict[str, Any]) -> Text:
         runs.cancel(id=self.kwargs["run"], actor=self.actor)
-        return _("The run was asked to end.")
+        return _("The run was asked to stop.")
 
 
 def audit(request: HttpRequest) -> HttpResponse:

@@ -47,7 +47,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         Link(_("Archive a topic"), to("archive-start")),
         Link(_("Purge a topic"), to("purge-start")),
         Link(_("Replay an archive"), to("replay-start")),
-        Link(_("Make a report"), to("report-make") + "?engine=spark"),
+        Link(_("Create a report"), to("report-make") + "?engine=spark"),
     ]
     stock, problem = _stock(place.archive)
     return pages.show(
@@ -56,12 +56,14 @@ def overview(request: HttpRequest) -> HttpResponse:
         _("Data pipeline"),
         section="pipeline",
         live=True,
-        intro=_("Days of topics become Parquet files, and messages again; reports scan them. Spark does it."),
+        intro=_(
+            "Spark jobs archive topics by day to Parquet files, replay archived days, and create reports."
+        ),
         actions=actions,
         blocked_by=place.blocked_by or problem,
         facts=[
             Fact(_("Archive"), place.archive, kind="code"),
-            Fact(_("Spark's master"), place.master, kind="code"),
+            Fact(_("Spark master"), place.master, kind="code"),
             Fact(_("Memory of each process"), place.memory, kind="code"),
         ],
         stock=stock,
@@ -115,21 +117,21 @@ def _facts(found: RunView) -> list[Fact]:
     return [
         Fact(_("State"), state.value, tone=state.tone, kind="badge"),
         Fact(_("Requested by"), found.asked_by or None),
-        Fact(_("Its settings"), asked or None),
+        Fact(_("Parameters"), asked or None),
         Fact(_("Started (UTC)"), found.started_at_ms, kind="when"),
-        Fact(_("Took"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
+        Fact(_("Duration"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
         Fact(_("Processed"), found.count, kind="number"),
-        Fact(_("Works in"), found.directory or None, kind="code"),
+        Fact(_("Working directory"), found.directory or None, kind="code"),
     ]
 
 
 def _note(found: RunView) -> Text:
     """Return a note on a run's state."""
     if found.waiting:
-        return _("No worker has taken it up yet. Does a worker run: python manage.py qcluster?")
+        return _("No worker has started it yet. Check that python manage.py qcluster is running.")
     if found.silent:
-        return _("Its process gives no sign of life. If it is dead, cancel the run and start again.")
-    return _("It was asked to end.") if found.cancelling and found.state == "running" else ""
+        return _("Its process does not report progress. If it has died, cancel the run and start it again.")
+    return _("Cancellation requested.") if found.cancelling and found.state == "running" else ""
 
 
 class Day(forms.DateField):
@@ -157,7 +159,7 @@ class Asking(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         self.asked = pipeline.ask(name=self.job, settings=self.settings(fields), actor=self.actor)
-        return _("Run %d was asked for; it begins as soon as a worker is free.") % self.asked
+        return _("Run %d was queued; it starts as soon as a worker is free.") % self.asked
 
     def known_topic(self, name: str) -> None:
         """Raises NotFound."""
@@ -168,7 +170,9 @@ class Asking(Action):
         archive = pipeline.place(actor=self.actor).archive
         found = [one for one in archives.stock(Path(archive)) if one.topic == name]
         if not found:
-            raise Invalid.field("topic", _("%(archive)s holds nothing of it.") % {"archive": archive})
+            raise Invalid.field(
+                "topic", _("%(archive)s has no archived days of this topic.") % {"archive": archive}
+            )
         return found[0]
 
     def hindered(self) -> list[Text]:
@@ -178,33 +182,29 @@ class Asking(Action):
 
 
 class ArchiveFields(forms.Form):
-    """Fields of an archive job: which topic, how far, how gently."""
-
     topic = forms.CharField(label=lazy("Topic"), max_length=210)
     through = Day(
-        label=lazy("Last day"), required=False, help_text=lazy("In UTC; empty: the last one that is over.")
+        label=lazy("Last day"), required=False, help_text=lazy("In UTC. Empty: the last complete day.")
     )
-    up_to_now = forms.BooleanField(label=lazy("Also what is of today"), required=False)
+    up_to_now = forms.BooleanField(label=lazy("Include today"), required=False)
     rows_per_second = forms.IntegerField(
         label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
-        help_text=lazy("Of each task that reads a node; empty: no limit."),
+        help_text=lazy("For each task that reads a node. Empty: no limit."),
     )  # fmt: skip
     # Any other master gets the accounts of nodes with the job: that choice is the server's settings'.
     master = forms.RegexField(
-        regex=r"^local\[(\*|[1-9][0-9]{0,2})\]\Z", label=lazy("Spark's master"), required=False,
-        help_text=lazy("Empty: as the settings say. local[1] leaves the machine to others."),
+        regex=r"^local\[(\*|[1-9][0-9]{0,2})\]\Z", label=lazy("Spark master"), required=False,
+        help_text=lazy("Empty: as configured. local[1] leaves CPU time to other processes."),
     )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
         found: dict[str, Any] = super().clean() or self.cleaned_data
         if found.get("through") and found.get("up_to_now"):
-            raise forms.ValidationError(_("Choose a last day, or today, not both."))
+            raise forms.ValidationError(_("Choose either a last day or today."))
         return found
 
 
 class StartArchive(Asking):
-    """Archives the days of a topic."""
-
     form_class = ArchiveFields
     job = pipeline.ARCHIVE
     button = lazy("Archive it")
@@ -215,8 +215,9 @@ class StartArchive(Asking):
         where = pipeline.place(actor=self.actor).archive
         words = {"topic": fields["topic"], "archive": where}
         says = _(
-            "The days of %(topic)s that are not archived yet are written to %(archive)s, read back and "
-            "compared with the source; each is published only then. Nothing goes from the nodes."
+            "All days of %(topic)s that are not archived yet will be written to %(archive)s. "
+            "Each day is read back, compared with the source, and only then published. No "
+            "messages are deleted from the nodes."
         )
         return Preview(effects=[says % words, *self.hindered()])
 
@@ -226,8 +227,6 @@ class PurgeFields(forms.Form):
 
 
 class StartPurge(Asking):
-    """Removes from the nodes what the archive has of a topic."""
-
     form_class = PurgeFields
     job = pipeline.PURGE
     danger = True
@@ -239,28 +238,25 @@ class StartPurge(Asking):
         found = self.archived_topic(fields["topic"])
         words = {"topic": found.topic, "first": found.first_day, "last": found.last_day, "rows": found.rows}
         says = _(
-            "The archive has %(rows)d messages of %(topic)s, %(first)s to %(last)s. Its files are checked; "
-            "then what they hold is dropped from the nodes. What an active group has not read stays."
+            "The archive has %(rows)d messages of %(topic)s, from %(first)s to %(last)s. Its "
+            "files are checked. Then the archived messages are dropped from the nodes, except "
+            "those that an active group has not read."
         )
         return Preview(effects=[says % words])
 
 
 class ReplayFields(forms.Form):
-    """From which topic's archive, to which topic, how fast."""
-
     topic = forms.CharField(label=lazy("Archive of topic"), max_length=210)
     to = forms.CharField(label=lazy("To topic"), max_length=210)
     since = Day(label=lazy("First day"), required=False)
     through = Day(label=lazy("Last day"), required=False)
     messages_per_second = forms.IntegerField(
         label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
-        help_text=lazy("In all; empty: no limit."),
+        help_text=lazy("For the whole run. Empty: no limit."),
     )  # fmt: skip
 
 
 class StartReplay(Asking):
-    """Sends what the archive has to a topic again."""
-
     form_class = ReplayFields
     job = pipeline.REPLAY
     button = lazy("Replay it")

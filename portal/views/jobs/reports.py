@@ -39,9 +39,9 @@ def reports_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="report")
     found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
     columns: list[Column[ReportItem]] = [
-        Column(_("Made (UTC)"), lambda one: when(one.made_at_ms), "at"),
+        Column(_("Created (UTC)"), lambda one: when(one.made_at_ms), "at"),
         Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),
-        Column(_("Made by"), lambda one: text(one.engine)),
+        Column(_("Engine"), lambda one: text(one.engine)),
         Column(_("Requested"), lambda one: text(_asked(one.settings))),
         Column(_("Download"), lambda one: text("CSV", to("report-csv", one.id))),
     ]
@@ -49,10 +49,10 @@ def reports_list(request: HttpRequest) -> HttpResponse:
         columns.append(Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id))))
     hint = Empty(
         _("No matching reports"), "python manage.py report volume",
-        to("report-make"), _("Make a report"),
+        to("report-make"), _("Create a report"),
     )  # fmt: skip
     table = listed(request, columns, found, empty=hint)
-    actions = [Link(_("Make a report"), to("report-make"))]
+    actions = [Link(_("Create a report"), to("report-make"))]
     return pages.list_page(request, _("Reports"), table, section="reports", actions=actions)
 
 
@@ -65,8 +65,8 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
     found = reports.shown(id=number_, actor=actor(request))
     columns = [_column(name, number=_is_number(found.rows, name)) for name in found.columns]
     facts = [
-        Fact(_("Made (UTC)"), found.made_at_ms, kind="when"),
-        Fact(_("Made by"), found.engine),
+        Fact(_("Created (UTC)"), found.made_at_ms, kind="when"),
+        Fact(_("Engine"), found.engine),
         Fact(_("Requested"), _asked(found.settings)),
         Fact(_("Rows"), len(found.rows), kind="number"),
     ]
@@ -79,7 +79,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
         actions=_downloads(number_),
         facts=facts,
         drawn=bars.drawn(found.name, found.rows),
-        table=plain(columns, found.rows[:MOST_ROWS], Empty(_("It found nothing."))),
+        table=plain(columns, found.rows[:MOST_ROWS], Empty(_("No rows"))),
         cut=len(found.rows) > MOST_ROWS,
     )
 
@@ -136,16 +136,14 @@ def _plain(value: Any) -> Any:
 
 
 ENGINES: dict[str, Text] = {
-    "direct": lazy("Log end offsets and partitions: done in moments"),
-    "spark": lazy("A scan of all messages by Spark: also exact bytes, keys, skew, waits"),
+    "direct": lazy("Log end offsets and partitions (takes moments)"),
+    "spark": lazy("Spark scan of all messages: adds exact bytes, keys, skew and waiting times"),
 }
 
 
 class Making(forms.Form):
-    """Fields of a new report: which one, and how it is made."""
-
     name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
-    engine = forms.ChoiceField(label=lazy("Made from"), choices=tuple(ENGINES.items()))
+    engine = forms.ChoiceField(label=lazy("Data source"), choices=tuple(ENGINES.items()))
     topic = forms.CharField(
         label=lazy("Topic"), required=False, max_length=210, help_text=lazy("Empty: all topics.")
     )
@@ -159,10 +157,10 @@ class MakeReport(Action):
     right = "admin"
     what = "report"
     section = "reports"
-    button = lazy("Make it")
+    button = lazy("Create report")
     seen_at = ""
     everywhere = True
-    title = lazy("Make a report")
+    title = lazy("Create a report")
 
     def back(self) -> str:
         """The report or the run that makes it; before, the list."""
@@ -170,11 +168,11 @@ class MakeReport(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["engine"] == "direct":
-            what = _("It is made from the log end offsets and partitions of each queue, and kept: %s")
+            what = _("The report will be created from the log end offsets and partitions of each queue: %s")
             return Preview(effects=[what % MEANING[fields["name"]]])
         if fields["topic"]:
             topic_rows.named(name=fields["topic"], actor=self.actor)
-        what = _("A Spark job reads the messages, and the report is kept: %s")
+        what = _("A Spark job will read the messages and store the report: %s")
         blocked_by = pipeline.place(actor=self.actor).blocked_by
         return Preview(effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])])
 
@@ -183,8 +181,11 @@ class MakeReport(Action):
         if fields["engine"] == "spark":
             number_ = pipeline.ask(name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor)
             self.seen_at = to("run", number_)
-            return _("Run %d was asked for; it begins as soon as a worker is free.") % number_
+            return _("Run %d was queued; it starts as soon as a worker is free.") % number_
         rows = light_reports.make(name=fields["name"], actor=self.actor, **asked)
         made = reports.keep(name=fields["name"], engine="direct", settings=asked, rows=rows, actor=self.actor)
         self.seen_at = to("report", made)
-        return _("Report %(name)s is made; rows: %(rows)d.") % {"name": fields["name"], "rows": len(rows)}
+        return _("Report %(name)s was created with %(rows)d rows.") % {
+            "name": fields["name"],
+            "rows": len(rows),
+        }

@@ -48,7 +48,7 @@ MOST_NUMBER = 1 << 62
 TRACES: dict[str, tuple[Text, str]] = {
     "unread": (lazy("not read yet"), "warn"),
     "read": (lazy("read"), "ok"),
-    "waiting": (lazy("waits for a retry"), "warn"),
+    "waiting": (lazy("waiting for a retry"), "warn"),
     "dead": (lazy("dead letter"), "bad"),
 }
 
@@ -192,7 +192,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     (one,) = found.messages
     actions = [
         Link(
-            _("Around it"),
+            _("Nearby messages"),
             f"{to('messages')}?topic={topic}&queue={one.queue}&offset={max(0, one.offset - 10)}",
         )
     ]
@@ -236,7 +236,7 @@ def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
 
 def _trace(one: DeliveryStatus) -> Cell:
     if one.partly and one.state == "read":
-        return badge(_("read; perhaps it waits for a retry"), "ok")
+        return badge(_("read; may be waiting for a retry"), "ok")
     return badge(*TRACES[one.state])
 
 

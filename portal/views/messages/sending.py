@@ -73,7 +73,8 @@ class Send(Action):
     def preview(self, fields: dict[str, Any]) -> Preview:
         message = self._message(fields)
         what = _(
-            "A message of %(bytes)d bytes is stored in %(topic)s and delivered to every group that reads it."
+            "A message of %(bytes)d bytes will be stored in %(topic)s and delivered to every "
+            "group that reads it."
         )
         shown = bodies.shown(message.body)
         return Preview(
@@ -101,8 +102,6 @@ class Send(Action):
 
 
 class Resend(Send):
-    """Sends a stored message again."""
-
     title = lazy("Send %(message_id)s again")
     back_to = ("message", "topic", "message_id")
 
@@ -127,8 +126,8 @@ class Resend(Send):
     def preview(self, fields: dict[str, Any]) -> Preview:
         before, after = self._described(self.initial()), self._described(fields)
         diff = bodies.differences(before, after)
-        effects = [_("A new message is stored in %s; the old one stays as it is.") % self.topic]
-        effects.append(_("It differs like this:") if diff else _("It is the same in every part."))
+        effects = [_("A new message will be stored in %s. The original message is not changed.") % self.topic]
+        effects.append(_("Differences:") if diff else _("It is identical to the original."))
         return Preview(effects=effects, diff=diff)
 
     def _described(self, fields: dict[str, Any]) -> str:
@@ -142,4 +141,4 @@ def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        raise Invalid(_("Its body is no text, so it cannot be edited here: download it.")) from None
+        raise Invalid(_("The body is not text, so it cannot be edited here. Download it instead.")) from None

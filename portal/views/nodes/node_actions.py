@@ -11,14 +11,16 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes import preflight, registry
 from metadata.nodes import node_rows
-from portal.actions.action import Action, Confirm, NoFields, Preview
+from metadata.rules.setting_types import read_settings
+from metadata.rules.settings import NODE
+from portal.actions.action import Action, Delete, NoFields, Preview
 from portal.actions.edit import Edit, EditFields
+from portal.actions.fields import password_field
 from portal.kit import findings
+from portal.kit.setting_fields import field, with_settings
 from portal.kit.tables import Text
 
-SETTINGS = ("state", "dedicated", "capacity_gb", "replica_host", "replica_port")
 MOST_NAMED = 20  # topics in a sentence
-NEW_PASSWORD = {"autocomplete": "new-password"}
 
 
 class NewNode(forms.Form):
@@ -28,7 +30,7 @@ class NewNode(forms.Form):
     )
     kind = forms.ChoiceField(
         label=lazy("Kind"),
-        choices=(("normal", lazy("normal")), ("failure", lazy("retries: only messages that failed"))),
+        choices=(("normal", lazy("normal")), ("failure", lazy("retries: only retries and dead letters"))),
     )
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(
@@ -40,17 +42,9 @@ class NewNode(forms.Form):
         help_text=lazy("The schema, or the file of an embedded node."),
     )
     username = forms.CharField(label=lazy("Account"), required=False, max_length=200)
-    password = forms.CharField(
-        label=lazy("Password"),
-        required=False,
-        strip=False,
-        widget=forms.PasswordInput(attrs=NEW_PASSWORD),
-    )
-    capacity_gb = forms.IntegerField(
-        label=lazy("Capacity, GB"), required=False, min_value=1, max_value=10_000_000,
-        help_text=lazy("Without one nobody can say when it runs full."),
-    )  # fmt: skip
-    dedicated = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
+    password = password_field(lazy("Password"), required=False)
+    capacity_gb = field(NODE["capacity_gb"])
+    dedicated = field(NODE["dedicated"])
     unsafe = forms.BooleanField(label=lazy("Accept a server that loses messages in a crash"), required=False)
 
 
@@ -61,7 +55,7 @@ class RegisterNode(Action):
     right = "admin"
     what = "node"
     section = "nodes"
-    says = lazy("What was found there; nothing was changed")
+    says = lazy("Findings; nothing was changed")
     title = lazy("Register a node")
     everywhere = True
     back_to = ("nodes",)
@@ -69,15 +63,18 @@ class RegisterNode(Action):
     def preview(self, fields: dict[str, Any]) -> Preview:
         found = preflight.examine(actor=self.actor, **fields)
         if found.passed:
-            said = _("It can be registered. Its tables are made when you confirm.")
+            said = _("The node can be registered. Its tables are created when you confirm.")
         else:
-            said = _("It cannot be registered so. Mend it, type the password again, and test again.")
+            said = _(
+                "The node cannot be registered. Fix the problems below, enter the password "
+                "again, and repeat the test."
+            )
         return Preview(effects=[said], table=findings.table(found), blocked=not found.passed)
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Registers it; what was found is asked again."""
         registry.register(**fields, actor=self.actor)
-        return _("Node %s was tried and registered.") % str(fields["name"])
+        return _("Node %s was tested and registered.") % str(fields["name"])
 
 
 class NodeAction(Action):
@@ -87,37 +84,17 @@ class NodeAction(Action):
     back_to = ("node", "name")
 
 
-class NodeSettings(EditFields):
-    state = forms.ChoiceField(
-        label=lazy("State"),
-        choices=(
-            ("read_write", lazy("open")),
-            ("read_only", lazy("read-only: sends go to other nodes")),
-            ("offline", lazy("offline: nothing goes there")),
-        ),
-    )
-    dedicated = forms.BooleanField(label=lazy("Never chosen by itself for new queues"), required=False)
-    capacity_gb = forms.IntegerField(
-        label=lazy("Capacity, GB"), required=False, min_value=1, max_value=10_000_000
-    )
-    replica_host = forms.CharField(
-        label=lazy("Host of its replica"),
-        required=False,
-        max_length=255,
-        help_text=lazy("Pulls go on from it while the node is away; the same database and account."),
-    )
-    replica_port = forms.IntegerField(
-        label=lazy("Port of its replica"), required=False, min_value=1, max_value=65_535
-    )
+@with_settings(NODE)
+class EditNode(EditFields):
+    """Settings of a node that exists."""
 
 
 class ChangeNode(Edit, NodeAction):
-    form_class = NodeSettings
+    form_class = EditNode
     title = lazy("Settings of %(name)s")
 
     def now(self) -> dict[str, Any]:
-        view = node_rows.named(name=self.name, actor=self.actor)
-        return {name: getattr(view, name) for name in SETTINGS}
+        return read_settings(NODE, node_rows.named(name=self.name, actor=self.actor))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what changes, and what a node that is closed keeps from being sent."""
@@ -130,12 +107,15 @@ class ChangeNode(Edit, NodeAction):
         state = changed.get("state")
         if state not in ("read_only", "offline"):
             return []
-        said = [_("Its queues are closed: what is sent goes to other nodes.")]
+        said = [_("The queues of the node will be closed. Sends go to other nodes.")]
         if state == "offline":
-            said.append(_("Nothing is read from it, and what consumers hold of it waits."))
+            said.append(_("The node will not be read. Its queues keep their owners and wait."))
         alone = node_rows.topics_only_there(name=self.name, actor=self.actor)
         if alone:
-            what = _("%(count)d topics have open queues nowhere else, and cannot be sent to then: %(names)s")
+            what = _(
+                "%(count)d topics have no open queues on other nodes. Sends to them will be "
+                "refused: %(names)s"
+            )
             said.append(what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])})
         return list(said)
 
@@ -147,8 +127,8 @@ class TryNode(NodeAction):
     """Asks a node what a new one is asked."""
 
     form_class = NoFields
-    button = lazy("Test again, with the rights of its account")
-    says = lazy("What was found there; nothing was changed")
+    button = lazy("Test again, with account rights")
+    says = lazy("Findings; nothing was changed")
     title = lazy("Test of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
@@ -161,14 +141,10 @@ class TryNode(NodeAction):
         return self._ask(NoFields({}))
 
 
-class DeleteNode(NodeAction):
-    """Takes a node out of the registry."""
-
-    form_class = Confirm
-    danger = True
+class DeleteNode(Delete, NodeAction):
     title = lazy("Remove node %(name)s")
     gone_to = "nodes"
-    would = lazy("The node is removed from the registry; its database stays as it is.")
+    would = lazy("The node will be removed from the registry. Its database is not changed.")
 
     def run(self, fields: dict[str, Any]) -> Text:
         node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

@@ -14,24 +14,19 @@ from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost
 from metadata.nodes import node_rows
 from portal.actions.action import NoFields, Preview
+from portal.actions.fields import password_field
 from portal.kit.tables import Column, Columns, Empty, Table, Text, code, number, plain, when
-from portal.views.nodes.node_actions import NEW_PASSWORD, NodeAction
+from portal.views.nodes.node_actions import NodeAction
 
 PATIENCE_S = 15.0  # a browser waits meanwhile
 
 
 class AccountFields(forms.Form):
-    """An account of a node's database."""
-
     username = forms.CharField(label=lazy("Account"), max_length=200)
-    password = forms.CharField(
-        label=lazy("Password"), strip=False, widget=forms.PasswordInput(attrs=NEW_PASSWORD)
-    )
+    password = password_field(lazy("Password"))
 
 
 class SetAccount(NodeAction):
-    """Changes the account with which brokers reach a node."""
-
     form_class = AccountFields
     title = lazy("Account of %(name)s")
 
@@ -42,13 +37,13 @@ class SetAccount(NodeAction):
         registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
         before = node_rows.named(name=self.name, actor=self.actor).username
         words = {"before": before, "after": fields["username"]}
-        tried = _("It was tried: it reaches the node and may do all that is needed.")
-        said = _("Brokers use %(after)s from the next second on, and no longer %(before)s.")
+        tried = _("The account was tested. It can connect and has all necessary rights.")
+        said = _("Within a second, brokers use %(after)s instead of %(before)s.")
         return Preview(effects=[tried, said % words])
 
     def run(self, fields: dict[str, Any]) -> Text:
         registry.set_account(name=self.name, **fields, actor=self.actor)
-        return _("Node %(node)s is reached by %(account)s.") % {
+        return _("Brokers now connect to node %(node)s as %(account)s.") % {
             "node": self.name,
             "account": fields["username"],
         }
@@ -61,16 +56,15 @@ class ReaderFields(forms.Form):
         label=lazy("Account"),
         required=False,
         max_length=200,
-        help_text=lazy("It needs SELECT on the node's database; jobs read with it. Empty: there is none."),
+        help_text=lazy(
+            "Jobs read the node with this account. It needs the right SELECT on the node's "
+            "database. Empty: no account."
+        ),
     )
-    password = forms.CharField(
-        label=lazy("Password"), required=False, strip=False, widget=forms.PasswordInput(attrs=NEW_PASSWORD)
-    )
+    password = password_field(lazy("Password"), required=False)
 
 
 class SetReader(NodeAction):
-    """Changes the account with which jobs read a node."""
-
     form_class = ReaderFields
     title = lazy("Reader account of %(name)s")
 
@@ -81,8 +75,12 @@ class SetReader(NodeAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         registry.set_reader(name=self.name, **fields, actor=self.actor, dry_run=True)
         if not fields["username"]:
-            return Preview(effects=[_("Jobs cannot read this node any more, unless they bring an account.")])
-        return Preview(effects=[_("It was tried: jobs can read the node with %s.") % fields["username"]])
+            return Preview(
+                effects=[_("Jobs will no longer be able to read this node without an account of their own.")]
+            )
+        return Preview(
+            effects=[_("The account was tested. Jobs can read the node with %s.") % fields["username"]]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         registry.set_reader(name=self.name, **fields, actor=self.actor)
@@ -95,7 +93,7 @@ class PromoteFields(forms.Form):
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(label=lazy("Port"), required=False, min_value=1, max_value=65_535)
     known_dead = forms.BooleanField(
-        label=lazy("The old primary is off for good: do not wait for brokers to let go of it"),
+        label=lazy("The old primary is off for good; do not wait for brokers to confirm"),
         required=False,
     )
 
@@ -113,10 +111,7 @@ class PromoteNode(NodeAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         place = {"host": fields["host"], "port": fields["port"]}
         plan = promotion_plans.promote(name=self.name, actor=self.actor, **place)
-        waits = _(
-            "This page answers when it is done: that may take a minute. If it stops half way the node stays "
-            "offline, and you do it again."
-        )
+        waits = _("This request may take a minute. If it fails, the node stays offline. Then repeat it.")
         return Preview(effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan))
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -128,8 +123,8 @@ class AdoptNode(NodeAction):
 
     form_class = NoFields
     danger = True
-    button = lazy("Go on with it")
-    title = lazy("Adopt what was restored at %(name)s")
+    button = lazy("Adopt this database")
+    title = lazy("Adopt restored data at %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = promotion_plans.adopt(name=self.name, actor=self.actor)
@@ -142,15 +137,20 @@ class AdoptNode(NodeAction):
 
 def _foretold(plan: Plan) -> list[Text]:
     """Describe what would become of the messages."""
-    said: list[Text] = [_("The node would be at %s, under a new epoch.") % plan.target]
+    said: list[Text] = [_("The address of the node will be %s, with a new epoch.") % plan.target]
     if plan.copies is None:
-        said.append(_("Whether the new one still copies is not known: its account lacks the right PROCESS."))
+        said.append(
+            _(
+                "The replication state of the new primary is unknown, because its account lacks the "
+                "right PROCESS."
+            )
+        )
     if not plan.gaps:
-        return [*said, _("As it is now, nothing would be lost.")]
+        return [*said, _("At present, no messages would be lost.")]
     words = {"gaps": plan.gaps, "queues": plan.queues, "messages": plan.messages}
     lost = _(
-        "As it is now, %(gaps)d of %(queues)d queues would get a gap, and at least %(messages)d messages are "
-        "not there. Consumers are told when they come to a gap; none is skipped silently."
+        "At present, %(gaps)d of %(queues)d queues would get a gap, and at least %(messages)d "
+        "messages would be lost. Consumers are notified when they reach a gap."
     )
     return [*said, lost % words]
 
@@ -158,10 +158,12 @@ def _foretold(plan: Plan) -> list[Text]:
 def _fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
     """Describe what becomes of the old primary."""
     if plan.primary_answers:
-        return [_("The old primary answers: it is closed first, and its last messages are waited for.")]
+        return [_("The old primary answers. It is closed first, and its last messages are copied.")]
     if fields["known_dead"]:
-        return [_("The old primary does not answer, and nobody is asked whether it is still written to.")]
-    asked = _("The old primary does not answer: %d broker processes have to let go of it first.")
+        return [_("The old primary does not answer. Brokers are not asked whether they still write to it.")]
+    asked = _(
+        "The old primary does not answer. First %d broker processes must confirm that they no longer use it."
+    )
     return [asked % plan.brokers]
 
 
@@ -183,9 +185,9 @@ def _told(done: Outcome) -> Text:
     """Describe what became of a node."""
     words = {"node": done.node, "epoch": done.epoch, "gaps": done.gaps, "messages": done.messages}
     if not done.gaps:
-        return _("Node %(node)s goes on under epoch %(epoch)d. Nothing was lost.") % words
+        return _("Node %(node)s is in service with epoch %(epoch)d. No messages were lost.") % words
     said = _(
-        "Node %(node)s goes on under epoch %(epoch)d. %(gaps)d queues have a gap, and at least %(messages)d "
-        "messages are lost."
+        "Node %(node)s is in service with epoch %(epoch)d. %(gaps)d queues have a gap, and at "
+        "least %(messages)d messages are lost."
     )
     return said % words

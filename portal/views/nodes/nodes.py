@@ -42,11 +42,11 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(_("Kind"), lambda one: rows.state(one.kind)),
         Column(_("Engine"), lambda one: code(one.engine)),
         Column(_("Where"), lambda one: code(_where(one))),
-        Column(_("Answers in"), lambda one: lasting(_ms(latencies.get(one.name))), right=True),
+        Column(_("Response time"), lambda one: lasting(_ms(latencies.get(one.name))), right=True),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
         Column(_("Size"), lambda one: Cell(held(one), "size"), right=True),
-        Column(_("A day"), lambda one: text(grown(growing.get(one.id)))),
-        Column(_("Room"), lambda one: rows.state(one.disk)),
+        Column(_("Growth per day"), lambda one: text(grown(growing.get(one.id)))),
+        Column(_("Disk space"), lambda one: rows.state(one.disk)),
     ]
     hint = Empty(_("No matching nodes"), "python manage.py register_node --help")
     table = listed(request, columns, Listed(found, len(found), 1, 1), empty=hint)
@@ -111,7 +111,7 @@ def _actions(view: NodeView) -> list[Link]:
         Link(_("Test the connection"), to("node-test", name)),
         Link(_("Settings"), to("node-settings", name)),
         *(of_server if view.engine == "mysql" else ()),
-        Link(_("Adopt what was restored"), to("node-adopt", name), "danger"),
+        Link(_("Adopt restored data"), to("node-adopt", name), "danger"),
         Link(_("Remove"), to("node-delete", name), "danger"),
     ]
 
@@ -122,11 +122,11 @@ def _tiles(
     state = rows.state(view.state if latency is not None or view.state == "offline" else "away")
     return [
         Fact(_("State"), state.value, tone=state.tone),
-        Fact(_("Answers in"), latency, kind="lasts"),
+        Fact(_("Response time"), latency, kind="lasts"),
         Fact(_("Queues"), view.queues, f"{to('topics')}", kind="number"),
         Fact(_("Size"), growth and growth.bytes, kind="size"),
-        Fact(_("A day"), grown(growth) or DASH),
-        Fact(_("Room free"), size(room.free) if room else _("not known")),
+        Fact(_("Growth per day"), grown(growth) or DASH),
+        Fact(_("Free space"), size(room.free) if room else _("not known")),
         Fact(_("Free"), f"{room.free_percent:.0f} %" if room else DASH, tone=rows.state(view.disk).tone),
         Fact(_("Full in"), _full_in(room, growth)),
     ]

@@ -73,11 +73,14 @@ def _mails() -> str:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
     post = mails.post()
     if post.waiting and post.error:
-        return _("%(count)d mails wait, as the last could not be sent: %(why)s") % {
+        return _("%(count)d mails are waiting. The last attempt failed: %(why)s") % {
             "count": post.waiting, "why": post.error,
         }  # fmt: skip
     last = at(post.sent_at_ms)
-    return _("%(count)d mails wait; the last was sent at %(last)s.") % {"count": post.waiting, "last": last}
+    return _("%(count)d mails are waiting. The last one was sent at %(last)s.") % {
+        "count": post.waiting,
+        "last": last,
+    }
 
 
 def _state(one: AlarmRow) -> Cell:
@@ -118,10 +121,13 @@ class Acknowledge(Action):
         """Describe what acknowledging means. Raises Forbidden for who may not."""
         alarms.require_manage(self.actor, subject(self.word("kind"), self.name))
         if self.word("kind") in ONCE:
-            return Preview(effects=[_("It tells of what happened, and is over with this.")])
+            return Preview(effects=[_("This alarm reports a past event. It ends when you acknowledge it.")])
         return Preview(
             effects=[
-                _("Your name stands beside it, and the first page is quiet about it until it comes again.")
+                _(
+                    "Your name is shown with the alarm. The overview does not mention it until "
+                    "it is raised again."
+                )
             ]
         )
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.brokers import broker_rows, discovery
 from metadata.brokers.discovery import BrokerView
 from metadata.listing.pages import Listed
-from portal.actions.action import Action, Confirm, Preview
+from portal.actions.action import Action, Delete, Preview
 from portal.actions.toggle import Toggle
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
@@ -34,7 +34,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
         columns.append(Column(_("Change"), _change))
     hint = Empty(_("No broker is registered."))
     table = listed(request, columns, Listed(views, len(views), 1, 1), empty=hint)
-    intro = _("A drained broker finishes what it began; clients go to the others.")
+    intro = _("A drained broker completes its running requests. Clients switch to other brokers.")
     return pages.list_page(request, _("Brokers"), table, section="brokers", intro=intro, searched=False)
 
 
@@ -45,8 +45,6 @@ def _change(one: BrokerView) -> Cell:
 
 
 class BrokerAction(Action):
-    """Something done to one broker."""
-
     right = "admin"
     what = "broker"
     section = "brokers"
@@ -64,23 +62,24 @@ class SetBrokerState(Toggle, BrokerAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["state"] == "out":
             return Preview(
-                effects=[_("The broker takes no new work; clients go to the others within seconds.")]
+                effects=[
+                    _(
+                        "The broker will accept no new requests. Clients switch to other brokers "
+                        "within seconds."
+                    )
+                ]
             )
-        return Preview(effects=[_("The broker takes work again.")])
+        return Preview(effects=[_("The broker will accept requests again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = broker_rows.set_state(name=self.name, state=fields["state"], actor=self.actor)
         return (_("Broker %s is drained.") if done.state == "out" else _("Broker %s is enabled.")) % self.name
 
 
-class ForgetBroker(BrokerAction):
-    """Takes a dead broker out of the registry."""
-
-    form_class = Confirm
-    danger = True
+class ForgetBroker(Delete, BrokerAction):
     title = lazy("Forget broker %(name)s")
-    would = lazy("Its row goes; if it comes back, it registers anew.")
+    would = lazy("The broker is removed from the list. It registers again when it starts.")
 
     def run(self, fields: dict[str, Any]) -> Text:
         broker_rows.forget(name=self.name, confirm=fields["confirm"], actor=self.actor)
-        return _("Broker %s was forgotten.") % self.name
+        return _("Broker %s was removed from the list.") % self.name

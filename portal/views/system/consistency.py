@@ -25,15 +25,15 @@ def findings(request: HttpRequest) -> HttpResponse:
     columns: Columns[Finding] = [
         Column(_("What"), lambda one: badge(one.kind, "warn" if one.safe else "bad")),
         Column(_("Where"), lambda one: text(one.where)),
-        Column(_("In figures"), lambda one: text(one.what)),
+        Column(_("Details"), lambda one: text(one.what)),
         Column(_("What it means"), lambda one: text(_(one.means))),
         Column(_("What to do"), lambda one: text(_(one.advice))),
         Column(
             _("Repair"),
-            lambda one: code(_("repair"), to("repair", one.key)) if one.safe else text(_("by hand")),
+            lambda one: code(_("repair"), to("repair", one.key)) if one.safe else text(_("manual")),
         ),
     ]
-    good = Empty(_("Metadata and nodes agree: no table, offset or member is missing or left over."))
+    good = Empty(_("Metadata and nodes are consistent."))
     return pages.show(
         request,
         "consistency",
@@ -42,7 +42,7 @@ def findings(request: HttpRequest) -> HttpResponse:
         table=plain(columns, report.findings, good),
         unchecked=sorted(report.unchecked.items()),
         actions=[Link(_("Check again"), to("consistency")), Link(_("Check messages"), to("checks"))],
-        intro=_("Tables, log end offsets, consumer offsets and members are compared; nothing is changed."),
+        intro=_("Tables, log end offsets, committed offsets and members are compared. Nothing is changed."),
     )
 
 
@@ -63,7 +63,7 @@ class Repair(Action):
             raise Conflict(f"{found.where}: {found.advice}")
         facts = (
             (text(_("Where")), long(found.where)),
-            (text(_("In figures")), text(found.what)),
+            (text(_("Details")), text(found.what)),
             (text(_("What it means")), text(_(found.means))),
         )
         columns: Columns[tuple[Cell, Cell]] = (Column("", itemgetter(0)), Column("", itemgetter(1)))

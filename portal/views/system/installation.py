@@ -55,8 +55,8 @@ def _word(value: Any) -> str:
 class Checking(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), required=False, help_text=lazy("Empty: all topics."))
     minutes = forms.IntegerField(
-        label=lazy("Of the last minutes"), min_value=1, initial=60,
-        help_text=lazy("All of it: manage.py verify."),
+        label=lazy("Last minutes"), min_value=1, initial=60,
+        help_text=lazy("To check all messages, run manage.py verify."),
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ class Check(Action):
     what = "check"
     section = "checks"
     button = lazy("Check again")
-    says = lazy("What was found")
+    says = lazy("Result")
     title = lazy("Consistency checks")
     back_to = ("checks",)
 
@@ -76,8 +76,8 @@ class Check(Action):
         return {
             "actions": [Link(_("Metadata and nodes"), to("consistency"))],
             "intro": _(
-                "Every row, log end offset, batch and consumer offset of the topic is read and compared; "
-                "nothing is changed."
+                "All rows, log end offsets, batches and committed offsets of the topic are read "
+                "and compared. Nothing is changed."
             ),
         }
 
@@ -97,7 +97,7 @@ class Check(Action):
             Column(_("What"), _kinds),
         ]
         good = _("%d queues were checked: nothing is missing, double or out of order.") % len(report.queues)
-        said = _("%d findings. `manage.py verify` tells what each means and what to do.")
+        said = _("%d problems found. `manage.py verify` explains each one and its remedy.")
         bad = said % len(report.findings)
         table = plain(columns, report.queues[:MOST_QUEUES], Empty(_("There is no queue to check.")))
         return Preview(effects=[bad if report.findings else good], table=table)

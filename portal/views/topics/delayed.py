@@ -44,7 +44,9 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
         found = delayed_admin.of_topic(topic=name, after=after, limit=SHOWN, actor=who)
     except NodeUnavailable as error:
         return None, [error.detail]
-    return found, [_("Node %s does not answer: what waits there is missing.") % node for node in found.away]
+    return found, [
+        _("Node %s does not answer, so its messages are not listed.") % node for node in found.away
+    ]
 
 
 def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
@@ -57,21 +59,19 @@ def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> T
         Column(_("Body"), lambda one: long(bodies.preview(one.row.body) or None)),
     ]
     if recalls:
-        columns.append(Column(_("Do"), lambda one: text(_("recall"), to("recall", name, one.message_id))))
-    hint = Empty(_("Nothing waits for its time. Send something for later:"), f"catmq send {name} --delay 60s")
+        columns.append(Column(_("Action"), lambda one: text(_("recall"), to("recall", name, one.message_id))))
+    hint = Empty(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
     messages = found.messages if found else ()
-    return plain(columns, messages, hint if known else Empty(_("What waits is not known.")))
+    return plain(columns, messages, hint if known else Empty(_("The delayed messages are unknown.")))
 
 
 class Recall(TopicAction):
-    """Takes a delayed message back."""
-
     right = "produce"
     danger = True
     button = lazy("Recall")
     title = lazy("Recall %(message_id)s")
     back_to = ("delayed", "name")
-    would = lazy("It is deleted before it comes into its queue: no group reads it.")
+    would = lazy("The message will be deleted before it is delivered, so no group reads it.")
 
     def run(self, fields: dict[str, Any]) -> Text:
         operator_sends.recall(topic=self.name, message_id=self.word("message_id"), actor=self.actor)

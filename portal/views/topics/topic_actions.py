@@ -16,7 +16,7 @@ from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView
-from portal.actions.action import Action, Confirm, Create, Preview
+from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import given
 from portal.actions.toggle import Toggle
@@ -28,10 +28,15 @@ from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain
 class NewTopic(forms.Form):
     name = forms.CharField(label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -"))
     queues = forms.IntegerField(
-        label=lazy("Queues"), min_value=1, initial=4, help_text=lazy("As many consumers can share the work.")
+        label=lazy("Queues"),
+        min_value=1,
+        initial=4,
+        help_text=lazy("The maximum number of consumers of a group that can share the work."),
     )
     node = forms.CharField(
-        label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
+        label=lazy("Node"),
+        required=False,
+        help_text=lazy("Empty: spread over the nodes with the fewest queues."),
     )
 
 
@@ -43,12 +48,14 @@ class EditTopic(EditFields):
 class Expand(forms.Form):
     queues = forms.IntegerField(label=lazy("Queues to add"), min_value=1, initial=1)
     node = forms.CharField(
-        label=lazy("Node"), required=False, help_text=lazy("Empty: spread over the emptiest nodes.")
+        label=lazy("Node"),
+        required=False,
+        help_text=lazy("Empty: spread over the nodes with the fewest queues."),
     )
 
 
 class Shrink(forms.Form):
-    count = forms.IntegerField(label=lazy("Queues to take away"), min_value=1, initial=1)
+    count = forms.IntegerField(label=lazy("Queues to remove"), min_value=1, initial=1)
 
 
 class TopicAction(Action):
@@ -61,8 +68,8 @@ class CreateTopic(Create):
     back_to = ("topics",)
 
     def effect(self, fields: dict[str, Any]) -> Text:
-        where = fields["node"] or _("the emptiest nodes")
-        what = _("Topic %(name)s gets %(queues)d queues, each a table, on %(node)s.")
+        where = fields["node"] or _("the nodes with the fewest queues")
+        what = _("Topic %(name)s will be created with %(queues)d queues on %(node)s. Each queue is a table.")
         return what % {"name": fields["name"], "queues": fields["queues"], "node": where}
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -162,7 +169,7 @@ class CleanTopic(TopicAction):
             Column(_("Limited by"), lambda one: text(one.problem or one.plan.blocked_by)),
         ]
         table = plain(columns, found, Empty(_("Nothing to clean")))
-        return Preview(effects=[_("What is removed cannot be brought back.")], table=table)
+        return Preview(effects=[_("Deleted messages cannot be restored.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
         found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
@@ -170,18 +177,14 @@ class CleanTopic(TopicAction):
         return _("%(count)d queues of %(name)s were cleaned.") % {"count": touched, "name": self.name}
 
 
-class DeleteTopic(TopicAction):
-    form_class = Confirm
-    danger = True
+class DeleteTopic(Delete, TopicAction):
     title = lazy("Delete %(name)s")
     gone_to = "topics"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         state = topics.describe(name=self.name, actor=self.actor)
         kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
-        what = _(
-            "Topic %(name)s with %(queues)d queues and %(kept)d messages: nobody can send to it any more."
-        )
+        what = _("Topic %(name)s has %(queues)d queues and %(kept)d messages. Sends to it will be refused.")
         words = {"name": self.name, "queues": len(state.queues), "kept": kept}
         return Preview(effects=[what % words, _("Its tables are dropped after three days.")])
 
@@ -201,8 +204,8 @@ class SetQueueState(Toggle, TopicAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["state"] == "read_only":
-            return Preview(effects=[_("The queue is closed for sends; what is in it can still be read.")])
-        return Preview(effects=[_("The queue is opened: sends go to it again.")])
+            return Preview(effects=[_("The queue will be closed for sends. Its messages can still be read.")])
+        return Preview(effects=[_("The queue will be opened and will accept sends again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = queues.set_state(

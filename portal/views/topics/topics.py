@@ -49,14 +49,14 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Column(_("State"), lambda one: rows.state(one.state)),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
         Column(_("Groups"), lambda one: number(one.groups), right=True),
-        Column(_("Maximum unread"), lambda one: rows.lag(one.lag), "lag", right=True),
+        Column(_("Maximum unread"), lambda one: number(one.lag), "lag", right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
         Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
-        _("No matching topics. Create one:"),
+        _("No matching topics. To create one:"),
         "catmq topic create orders --queues 4",
         to("topic-create"),
         _("Create a topic"),
@@ -116,7 +116,7 @@ def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[F
     known = [one for one in queues if one.head is not None]
     return [
         Fact(_("Sent per second"), sent, kind="rate"),
-        Fact(_("Sent in all"), sum(one.head or 0 for one in known), kind="number"),
+        Fact(_("Total sent"), sum(one.head or 0 for one in known), kind="number"),
         Fact(
             _("Kept"),
             sum((one.head or 0) - (one.low or 0) for one in known),
@@ -167,11 +167,11 @@ def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda one: rows.group(one.group)),
         Column(_("State"), lambda one: rows.state("stopped" if one.stopped else one.state)),
-        Column(_("Unread"), lambda one: rows.lag(one.lag), right=True),
+        Column(_("Unread"), lambda one: number(one.lag), right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
         Column(_("Since"), lambda one: when(one.created_at_ms)),
     ]
-    hint = Empty(_("No group reads this topic. Let one read it:"), f"catmq subscribe GROUP {name}")
+    hint = Empty(_("No group subscribes to this topic. Subscribe one:"), f"catmq subscribe GROUP {name}")
     return plain(columns, found, hint)
 
 

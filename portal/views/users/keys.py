@@ -17,7 +17,7 @@ from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import KEY
 from metadata.users import api_keys
 from metadata.users.api_keys import KeyView
-from portal.actions.action import Action, Confirm, Preview
+from portal.actions.action import Action, Delete, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import given
 from portal.auth.access import actor
@@ -114,7 +114,7 @@ class CreateKey(KeyAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         view, self.secret = self._create(fields)
-        return _("Key %s was made.") % view.name
+        return _("Key %s was created.") % view.name
 
     def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> tuple[KeyView, str]:
         limits = given(fields, KEY)
@@ -136,8 +136,6 @@ class KeyLimits(EditFields):
 
 
 class LimitKey(Edit, KeyAction):
-    """Changes how much a key may send."""
-
     form_class = KeyLimits
     title = lazy("Limits of key %(name)s")
 
@@ -151,15 +149,13 @@ class LimitKey(Edit, KeyAction):
         return _("The limits of key %s were changed.") % self.name
 
 
-class DeleteKey(KeyAction):
-    form_class = Confirm
-    danger = True
+class DeleteKey(Delete, KeyAction):
     button = lazy("Revoke")
     title = lazy("Revoke key %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = api_keys.named(name=self.name, actor=self.actor)
-        what = _("Whoever uses it is refused within a second. It may: %s")
+        what = _("Requests with this key will be refused within a second. Its rights: %s")
         return Preview(effects=[what % in_words(view.rights)])
 
     def run(self, fields: dict[str, Any]) -> Text:

@@ -14,26 +14,22 @@ from metadata.db.access import LOOK
 from metadata.errors import Invalid
 from metadata.users import accounts
 from portal.actions.action import Action, Preview
+from portal.actions.fields import password_field
 from portal.kit.tables import Text
-
-
-def _password(label: Any, *, autocomplete: str) -> forms.CharField:
-    widget = forms.PasswordInput(attrs={"autocomplete": autocomplete})
-    return forms.CharField(label=label, strip=False, max_length=500, widget=widget)
 
 
 class Passwords(forms.Form):
     """The old password, and the new one twice."""
 
-    old = _password(lazy("Your password now"), autocomplete="current-password")
-    password = _password(lazy("New password"), autocomplete="new-password")
-    again = _password(lazy("New password, once more"), autocomplete="new-password")
+    old = password_field(lazy("Current password"), autocomplete="current-password", max_length=500)
+    password = password_field(lazy("New password"), max_length=500)
+    again = password_field(lazy("Confirm new password"), max_length=500)
 
     def clean(self) -> dict[str, Any]:
         """The fields. Raises ValidationError if the new ones differ."""
         found = super().clean() or {}
         if "again" in found and found.get("password") != found["again"]:
-            self.add_error("again", _("It differs from the one above."))
+            self.add_error("again", _("The two passwords differ."))
         return found
 
 
@@ -52,7 +48,12 @@ class ChangePassword(Action):
         self._prove(fields)
         accounts.change_own_password(password=fields["password"], actor=self.actor, dry_run=True)
         return Preview(
-            effects=[_("You stay logged in here; all your other sessions end, and the old password is void.")]
+            effects=[
+                _(
+                    "You stay logged in here. All your other sessions end, and the old password "
+                    "becomes invalid."
+                )
+            ]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -63,7 +64,7 @@ class ChangePassword(Action):
     def _prove(self, fields: dict[str, Any]) -> None:
         """Raises Invalid unless the old password is right."""
         if authenticate(self.request, username=self.actor.name, password=fields["old"]) is None:
-            raise Invalid.field("old", _("This is not your password."))
+            raise Invalid.field("old", _("Wrong password."))
 
     def _act(self, form: forms.Form) -> HttpResponse:
         """As of any action; the session, which the old password opened, then goes on under the new one."""

@@ -12,8 +12,9 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.listing.pages import cut
 from metadata.users import accounts
 from metadata.users.accounts import UserView
-from portal.actions.action import Action, Confirm, Preview
+from portal.actions.action import Action, Delete, Preview
 from portal.actions.edit import Edit, EditFields
+from portal.actions.fields import password_field
 from portal.auth.access import actor
 from portal.kit import pages, rows
 from portal.kit.pages import Link, to
@@ -45,8 +46,8 @@ def users_list(request: HttpRequest) -> HttpResponse:
         empty=Empty(_("No matching users")),
     )
     intro = _(
-        "Administrators may do everything. Who is named among the owners of a topic or group manages it. "
-        "Everybody else sees names and figures, and more only by rights given here."
+        "Administrators have all rights. Owners of a topic or group manage it. Other users see "
+        "names and figures; everything else needs a right that is granted here."
     )
     actions = [Link(_("Create a user"), to("user-create"))]
     return pages.list_page(
@@ -55,25 +56,16 @@ def users_list(request: HttpRequest) -> HttpResponse:
 
 
 class Account(EditFields, RightsFields):
-    """Role, state and rights of an account."""
-
     administrator = forms.BooleanField(label=lazy("Administrator"), required=False)
     active = forms.BooleanField(label=lazy("May log in"), required=False)
-    password = forms.CharField(
-        label=lazy("New password"),
-        required=False,
-        help_text=lazy("Empty: it stays."),
-        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
-    )
+    password = password_field(lazy("New password"), required=False, help_text=lazy("Empty: unchanged."))
     field_order = ("password", "administrator", "active")
 
 
 class NewAccount(RightsFields):
     name = forms.CharField(label=lazy("Name"), max_length=150)
     email = forms.EmailField(label=lazy("E-mail"), required=False)
-    password = forms.CharField(
-        label=lazy("Password"), widget=forms.PasswordInput(attrs={"autocomplete": "new-password"})
-    )
+    password = password_field(lazy("Password"))
     administrator = forms.BooleanField(label=lazy("Administrator"), required=False)
     field_order = ("name", "email", "password", "administrator")
 
@@ -94,7 +86,7 @@ class CreateUser(UserAction):
         return Preview(effects=_may(self._create(fields, dry_run=True)))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        return _("User %s was made.") % self._create(fields).name
+        return _("User %s was created.") % self._create(fields).name
 
     def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
         return accounts.create(
@@ -107,9 +99,9 @@ class CreateUser(UserAction):
 def _may(view: UserView) -> list[Text]:
     """List what an account may do, in sentences."""
     if view.administrator:
-        return [_("%s may do everything: make and remove users, keys and nodes, too.") % view.name]
+        return [_("%s has all rights, including those on users, keys and nodes.") % view.name]
     more = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
-    return [_("%s sees names, states and figures, and the outside of messages.") % view.name, *more]
+    return [_("%s sees names, states and figures, but no headers or bodies of messages.") % view.name, *more]
 
 
 class ChangeUser(Edit, UserAction):
@@ -127,7 +119,9 @@ class ChangeUser(Edit, UserAction):
         found = super().preview(fields)
         if not fields["password"]:
             return found
-        said = _("A new password: the sessions of %s end, and the old one does nothing any more.")
+        said = _(
+            "The password will be changed. All sessions of %s end, and the old password becomes invalid."
+        )
         effects = found.effects if found.table else ()  # else it says that nothing changes
         return Preview(effects=[*effects, said % self.name], table=found.table)
 
@@ -142,17 +136,15 @@ class ChangeUser(Edit, UserAction):
         )  # fmt: skip
 
 
-class DeleteUser(UserAction):
-    form_class = Confirm
-    danger = True
+class DeleteUser(Delete, UserAction):
     title = lazy("Delete user %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._delete(fields, dry_run=True)
-        effects = [_("The account with its rights is forgotten, and its sessions end.")]
+        effects = [_("The account and its rights will be deleted, and its sessions end.")]
         owns = accounts.owned(name=self.name, actor=self.actor)
         if owns:
-            what = _("Stays an owner of %s: whoever gets an account of this name manages them.")
+            what = _("The name stays an owner of %s. A new account with this name will manage them.")
             effects.append(what % ", ".join(owns))
         return Preview(effects=effects)
 
