@@ -47,13 +47,15 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="script/screenshots", description=__doc__)
-    parser.add_argument("only", nargs="*", help="names of pages; without any, all")
+    parser.add_argument("only", nargs="*", help="names of pages (default: all)")
     parser.add_argument(
         "--data", type=Path, default=Path("var"), help="the data directory of a running server"
     )
     parser.add_argument("--into", type=Path, default=Path("var/screenshots"))
     parser.add_argument("--looks", nargs="+", choices=[*LOOKS], default=[*LOOKS])
-    parser.add_argument("--wide", type=int, default=1280, help=f"pixels; a phone has {PHONE}")
+    parser.add_argument(
+        "--wide", type=int, default=1280, help=f"width in pixels (default 1280); a phone has {PHONE}"
+    )
     return parser.parse_args()
 
 

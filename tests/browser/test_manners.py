@@ -60,7 +60,7 @@ def test_keys_and_figures_can_be_read_without_script(plain: Page, topic: str) ->
     plain.wait_for_url("**/help")
     assert plain.locator("main kbd").count() > 10
     until(lambda: _sparks(plain, topic), limit_s=60, every_s=0.5)
-    assert "Messages a minute" in (plain.locator("svg.spark").first.get_attribute("aria-label") or "")
+    assert "Messages per minute" in (plain.locator("svg.spark").first.get_attribute("aria-label") or "")
     for path in ("/", f"/topics/{topic}", "/groups/mannerly"):
         plain.goto(path)
         figures = plain.locator("figure.chart")

@@ -31,7 +31,7 @@ def events(data: Path) -> Iterator[dict[str, object]]:
 
 
 def total(page: Page) -> int:
-    """The tile "Sent in all" of a topic's page."""
+    """The tile "Total sent" of a topic's page."""
     return int(page.locator(".tile .value").nth(1).inner_text().replace(",", ""))
 
 

@@ -203,7 +203,7 @@ def test_the_commands_of_the_client_show_what_they_did(
     ]
     new = ran("expand", topic, "--queues", "1")[1][0]
     assert main(["topic", "shrink", topic, "--queue", str(second)], transport=client) == 0
-    assert "33.3 % of the keys go to another queue" in capsys.readouterr().err
+    assert "33.3 % of the keys move to other queues" in capsys.readouterr().err
     assert ran("queue", topic)[2] == [str(second), "1", "main", "draining", "0", "0", "0", "billing:", "0"]
     assert ran("queue", topic, new, "--state", "read_only")[1][:5] == [new, "2", "main", "read_only", "512"]
     main(["topic", "queue", topic, str(first), "--output", "json"], transport=client)

@@ -20,7 +20,7 @@ from messagestore.pool import node_pools, session_pool
 from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.db import consumer_ids, prune
 from metadata.db.clock import database_now
 from metadata.errors import Conflict, Forbidden, NodeUnavailable, NotFound

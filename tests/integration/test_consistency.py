@@ -93,7 +93,7 @@ def test_a_missing_table_is_made_if_no_message_was_ever_stored(fresh: int) -> No
 def test_a_missing_table_that_held_messages_is_not_hidden_by_an_empty_one(queue: int) -> None:
     plant(queue, "DROP TABLE message_{q}")
     one = found()
-    assert (one.kind, one.what) == ("table_missing", "messages up to 2 were")
+    assert (one.kind, one.what) == ("table_missing", "its log end offset was 2")
     refused(one)
     assert "restore the table" in one.advice
 
@@ -139,7 +139,7 @@ def test_a_message_that_comes_before_the_drop_is_kept(queue: int, monkeypatch: p
 
     monkeypatch.setattr(queue_sql, "set_queue_state", meanwhile)
     monkeypatch.setattr(node_pools, "node_of", lambda _queue: node_pools.node(one.node))
-    with pytest.raises(Conflict, match="holds messages by now"):
+    with pytest.raises(Conflict, match="holds messages now"):
         verify.repair(key=one.key, actor=ME)
 
 
@@ -148,7 +148,7 @@ def test_a_missing_head_and_one_that_fell_are_for_verify(fresh: int, queue: int)
     Queue.objects.filter(pk=queue).update(head_seen=5)
     missing, fell = sorted(verb(actor=ME).findings, key=lambda one: one.kind, reverse=True)
     assert (missing.kind, missing.ids) == ("head_missing", (fresh,))
-    assert (fell.kind, fell.what) == ("head_fell", "the head is 2; it was at 5")
+    assert (fell.kind, fell.what) == ("head_fell", "the log end offset is 2; it was 5")
     for one in (missing, fell):
         refused(one)
         assert "verify" in one.advice
@@ -254,7 +254,7 @@ def test_what_is_only_under_way_is_not_found(fresh: int, monkeypatch: pytest.Mon
     one = found()
     with node_pools.node_of(fresh).writing() as session:
         queue_sql.create_queue(session, queue=fresh, node_epoch=1)
-    with pytest.raises(NotFound, match="found no more"):
+    with pytest.raises(NotFound, match="no longer found"):
         verify.repair(key=one.key, actor=ME)
     Queue.objects.filter(pk=fresh).update(state="creating")
     plant(fresh, "DROP TABLE message_{q}")

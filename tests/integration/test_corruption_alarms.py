@@ -55,15 +55,15 @@ def wrong(queue: int, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
     remove(queue, 2)
-    corruption.report(queue, offset=2, why="no message although the head is 5")
+    corruption.report(queue, offset=2, why="no message, log end offset is 5")
     assert corruption_alarms.raise_alarms() == 1
     assert lasting() == [("corrupt", f"orders/{queue}", 2)]
-    assert Alarm.objects.get().detail == "no message although the head is 5"
+    assert Alarm.objects.get().detail == "no message, log end offset is 5"
 
 
 def test_a_mark_that_is_met_with_every_pull_is_told_only_now_and_then(queue: int) -> None:
     for _ in range(3):
-        corruption.report(queue, offset=2, why="no message although the head is 5")
+        corruption.report(queue, offset=2, why="no message, log end offset is 5")
     assert [corruption_alarms.raise_alarms() for _ in range(3)] == [1, 0, 0]
 
 

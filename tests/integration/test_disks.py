@@ -169,7 +169,7 @@ def test_messages_without_a_key_go_to_other_nodes_and_other_topics_are_undisturb
 
 def test_no_topic_can_be_made_where_no_node_has_room(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(monkeypatch, "main")
-    with pytest.raises(NoWritableQueue, match="with room"):
+    with pytest.raises(NoWritableQueue, match="with free space"):
         topics.create(name="orders", queues=1, actor=ACTOR)
 
 

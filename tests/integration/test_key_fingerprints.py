@@ -122,7 +122,7 @@ def test_lost_keys_are_replaced_by_accepting_others_which_names_the_nodes_and_is
 ) -> None:
     with keys(OTHER):
         call_command("accept_keys")
-        assert "Nothing is changed" in capsys.readouterr().out and fingerprints.trouble() != ""
+        assert "Nothing was changed" in capsys.readouterr().out and fingerprints.trouble() != ""
         call_command("accept_keys", "--yes")
         assert f"manage.py set_account {sealed} USER" in capsys.readouterr().out
         assert fingerprints.trouble() == ""

@@ -80,11 +80,11 @@ def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue
     restoring.lose_tail(queue, 6)
     with pytest.raises(NodeUnavailable) as caught:
         send()
-    assert f"queue {queue} has head 6, but messages up to 10 were stored" in caught.value.detail
+    assert f"queue {queue} has log end offset 6, but it was 10 before" in caught.value.detail
     assert "adopt_restored_node main" in caught.value.detail
     registry.probe()
     snapshot.refresh()
-    assert "has head 6" in DbNode.objects.get().quarantined
+    assert "has log end offset 6" in DbNode.objects.get().quarantined
     assert AuditLog.objects.filter(verb="quarantine", name="main").count() == 1
     state = health.readiness()
     assert state.status == "unready"
@@ -101,7 +101,7 @@ def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: in
     assert send()[0].offset == 10
     restoring.lose_tail(queue, 6)
     restoring.evict_known_heads()
-    with pytest.raises(NodeUnavailable, match="has head 6, but messages up to 10 were stored"):
+    with pytest.raises(NodeUnavailable, match="has log end offset 6, but it was 10 before"):
         send()
 
 
@@ -232,9 +232,9 @@ def test_a_database_with_the_data_of_another_node_is_neither_adopted_nor_served(
     DbNode.objects.filter(name="second").update(identity=str(uuid4()))
     node_pools.evict_all()
     snapshot.evict()
-    with pytest.raises(NodeUnavailable, match="another server's data"):
+    with pytest.raises(NodeUnavailable, match="has no data, or that of another node"):
         registry.ping(snapshot.find_node("second").id)
-    with pytest.raises(Invalid, match="holds another node's data") as caught:
+    with pytest.raises(Invalid, match="has the data of another node") as caught:
         promotion.adopt(name="second", actor=ACTOR)
     assert caught.value.code == Code.NODE_REFUSED
     assert DbNode.objects.get(name="second").state == "read_write", "nothing was begun"
@@ -244,10 +244,10 @@ def test_a_database_is_registered_once(node_database: Callable[..., dict[str, An
     info = snapshot.find_node("main")
     place = {"host": info.host, "port": info.port, "database": info.database}
     account = {"username": info.username, "password": info.password}
-    with pytest.raises(Invalid, match="holds the data of node main already"):
+    with pytest.raises(Invalid, match="already registered as node main"):
         registry.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
     DbNode.objects.update(identity="")
-    with pytest.raises(Invalid, match="queues that are not known here"):
+    with pytest.raises(Invalid, match="queues of another installation"):
         registry.register(name="again", engine=info.engine, actor=ACTOR, **place, **account)
 
 

@@ -378,11 +378,25 @@ def test_a_lease_has_one_holder_and_a_new_holder_a_new_term(in_threads: Callable
     Lease.objects.update(expires_at=database_now() - timedelta(seconds=1))
     term = leases.term(name="x", holder="other", ttl_s=60)
 
-    assert term is not None
-    assert term.term == 2
+    assert term == 2
     assert not leases.acquire(name="x", holder=holder, ttl_s=60)
     leases.release(name="x", holder="other")
     assert leases.acquire(name="x", holder=holder, ttl_s=60)
+
+
+def test_a_lease_is_renewed_when_about_half_of_it_is_over() -> None:
+    mine = leases.LeaseHolder("x", "me", ttl_s=60)
+    assert mine.acquire()
+    begun = Lease.objects.get().expires_at
+    assert mine.acquire() and Lease.objects.get().expires_at == begun, "nobody was asked"
+
+    mine._until = float("-inf")
+    Lease.objects.update(expires_at=database_now() + timedelta(seconds=31))
+
+    assert mine.acquire()
+    assert Lease.objects.get().expires_at > database_now() + timedelta(seconds=50)
+    mine.release()
+    assert leases.acquire(name="x", holder="other", ttl_s=60) and not mine.acquire()
 
 
 def test_job_runs_are_recorded_as_done_or_failed_and_trimmed() -> None:

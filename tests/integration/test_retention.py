@@ -340,7 +340,7 @@ def test_readers_browsers_lag_resets_and_verify_agree_after_cleaning(queue: int)
         one.offset
         for one in browse.by_offset(topic="orders", queue=queue, offset=0, limit=3, actor=ACTOR).messages
     ] == [10, 11, 12]
-    with pytest.raises(NotFound, match="cleaned"):
+    with pytest.raises(NotFound, match="was deleted"):
         browse.by_id(topic="orders", message_id=f"{queue}-9", actor=ACTOR)
     (mine,) = lag.group_offsets(group="billing", actor=ACTOR)
     assert (mine.committed, mine.lag, mine.low) == (0, 10, 10)
@@ -396,8 +396,8 @@ def test_it_waits_until_pulls_that_began_before_are_over(queue: int, monkeypatch
     [
         ("DROP TABLE message_{q}", "message_"),
         ("ALTER TABLE message_{q} RENAME COLUMN stored_at TO stored_then", "stored_at"),
-        ("DELETE FROM queue_head WHERE queue_id = {q}", "no head row"),
-        ("UPDATE queue_head SET low = 99 WHERE queue_id = {q}", "low is 99"),
+        ("DELETE FROM queue_head WHERE queue_id = {q}", "no row in queue_head"),
+        ("UPDATE queue_head SET low = 99 WHERE queue_id = {q}", "log start offset 99"),
     ],
 )
 def test_a_table_that_is_missing_or_altered_is_named_and_the_others_go_on(

@@ -16,7 +16,7 @@ from messagestore.tables import queue_sql
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, Forbidden, Invalid, NodeUnavailable, NoWritableQueue
 from metadata.models import Queue
 from metadata.nodes import node_rows

@@ -15,7 +15,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.pool import session_pool
 from messagestore.tables import message_sql, node_sql, queue_sql, reader_sql, shapes
 from messagestore.tables.shapes import NewBatch, ReaderKey
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 
 _queues = count(1)
 Connect = Callable[[], Session]

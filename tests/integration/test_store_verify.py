@@ -272,7 +272,7 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     "no head row": (("DELETE FROM queue_head",), [("head_missing", "queue_head")]),
     "no table": (("DROP TABLE message_{q}",), [("unreadable", "table message_{q}")]),
     "an altered table": (
-        ("ALTER TABLE message_{q} RENAME COLUMN msg_offset TO place",),
+        ("DROP TABLE message_{q}", "CREATE TABLE message_{q} (place BIGINT)"),
         [("unreadable", "table message_{q}")],
     ),
     "no list of batches": (
@@ -347,7 +347,7 @@ def test_a_queue_that_is_all_holes_is_given_up(queue: int, monkeypatch: pytest.M
     remove(queue, 0, 2, 4, 6)
     (one,) = look().queues
     assert [finding.where for finding in one.findings] == ["offset 0", "offset 2"]
-    assert (one.reached, one.unseen) == (5, "too many holes: nothing above offset 4 was looked at")
+    assert (one.reached, one.unseen) == (5, "too many missing offsets: nothing above offset 4 was checked")
 
 
 def test_a_defect_before_the_time_of_interest_is_not_looked_for(queue: int) -> None:

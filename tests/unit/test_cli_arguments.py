@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_what_can_be_no_name_is_refused_before_it_becomes_a_path(
 ) -> None:
     canned = Canned({})
     assert main(["topic", "show", "--", name], transport=canned) == 2
-    assert "no name" in capsys.readouterr().err
+    assert "not a valid name" in capsys.readouterr().err
     assert canned.requests == []
 
 
@@ -171,3 +172,31 @@ def test_url_and_key_may_stand_before_or_after_the_command() -> None:
     before = parser().parse_args(["--url", "http://a:1", "--api-key", "k", "topic", "list"])
     after = parser().parse_args(["topic", "list", "--url", "http://a:1", "--api-key", "k"])
     assert (before.url, before.api_key) == (after.url, after.api_key) == ("http://a:1", "k")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("grup list", "'grup' (choose from topic, group, subscribe,"),
+        ("grup list", "; did you mean group?"),
+        ("group stpo g", "'stpo' (choose from create, list, show, delete, set, pause, resume, rebalance, "),
+        ("quota tpic t", "'tpic' (choose from topic, key); did you mean topic?"),
+        ("topic list --output tabel", "'tabel' (choose from table, json); did you mean table?"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_those_there_are(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(words.split())
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "former"), [("lmit", "limit"), ("group sto", "stop"), ("broker ot", "out")]
+)
+def test_no_former_name_is_offered(words: str, former: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(words.split())
+    offered = capsys.readouterr().err.partition("choose from")[2]
+    assert offered and not re.search(rf"\b{former}\b", offered)

@@ -123,7 +123,7 @@ def test_other_topics_of_the_group_are_left_alone(
     assert main([*CONSUME, "--max", "1000", "--idle-timeout", "5"], transport=broker) == 0
     printed = capsys.readouterr()
     assert {json.loads(line)["topic"] for line in printed.out.splitlines()} == {"orders"}
-    assert "group g reads other, too" in printed.err
+    assert "group g also reads other" in printed.err
     assert [broker.committed("g")[queue.id] for queue in other.queues] == [0, 0]
     assert done(broker) == 1000
 

@@ -27,6 +27,6 @@ def test_without_a_terminal_nothing_is_deleted_unless_yes_is_said(
         "sys.stdin", io.StringIO("orders\nbilling\n")
     )  # as of a pipe: no answer to a question
     assert main(call.split(), transport=canned) == 1
-    assert canned.requests == [] and "say --yes" in capsys.readouterr().err
+    assert canned.requests == [] and "give --yes" in capsys.readouterr().err
     assert main([*call.split(), "--yes"], transport=canned) == 0
     assert len(canned.requests) == 1

@@ -154,7 +154,7 @@ def test_queues_are_added_to_the_stopped_ones_or_taken_from_them(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["pause", "billing", "--queue", "8"], "queue 8 of orders was paused already"),
+        (["pause", "billing", "--queue", "8"], "queue 8 of orders was already paused"),
         (["resume", "billing", "--queue", "7"], "queue 7 of orders was not paused"),
     ],
 )
@@ -187,7 +187,7 @@ def test_queues_without_a_topic_are_found_among_those_that_the_group_reads() -> 
 def test_a_queue_that_the_group_does_not_read_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     canned = Canned({"GET groups/billing/offsets": OFFSETS})
     assert main(["group", "pause", "billing", "--queue", "7", "--queue", "99"], transport=canned) == 1
-    assert "queue 99 is not read by group billing; the queues that are: 7, 8, 9" in capsys.readouterr().err
+    assert "queue 99 is not read by group billing; it reads 7, 8, 9" in capsys.readouterr().err
     assert len(canned.requests) == 1
 
 
@@ -227,7 +227,7 @@ def test_a_plan_shows_each_move(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_rebalance_says_how_many_queues_move(capsys: pytest.CaptureFixture[str]) -> None:
     canned = Canned({"POST groups/billing/rebalance": {**PLAN, "dry_run": False}})
     assert main(["group", "rebalance", "billing"], transport=canned) == 0
-    assert capsys.readouterr().err == "2 queues move; generation 4\n"
+    assert capsys.readouterr().err == "2 queues moved; generation 4\n"
     assert canned.requests[0].body == {"dry_run": False}
 
 

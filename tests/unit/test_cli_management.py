@@ -287,7 +287,7 @@ def test_a_reset_says_where_it_could_not_go_all_the_way(capsys: pytest.CaptureFi
     canned = Canned({"PATCH groups/billing/offsets": moves})
     assert main(["offsets", "reset", "billing", "--to", "99"], transport=canned) == 0
     assert canned.requests[-1].body == {"to": "offset", "dry_run": False, "offset": 99}
-    assert "queue 7: 99 was asked for, the nearest it has is 20" in capsys.readouterr().err
+    assert "queue 7: 99 requested, the nearest possible is 20" in capsys.readouterr().err
 
 
 def test_a_reset_that_is_to_stop_the_group_starts_it_again_also_when_it_fails() -> None:

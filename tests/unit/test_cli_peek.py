@@ -75,7 +75,7 @@ def test_peek_at_the_latest_reads_the_end_of_each_queue_and_leaves_out_a_node_th
     assert canned.requests[1].params == {"queue": 7, "offset": 9, "limit": 3}
     printed = capsysbinary.readouterr()
     assert printed.out == b"text\ntext\ntext\n"
-    assert b"queue 8 left out: node far does not answer" in printed.err
+    assert b"queue 8 skipped: node far does not answer" in printed.err
 
 
 def test_peek_at_a_foreign_queue_names_those_of_the_topic(capsys: pytest.CaptureFixture[str]) -> None:

@@ -451,5 +451,5 @@ def test_a_seed_that_is_given_twice_counts_once() -> None:
 
 @pytest.mark.parametrize("url", ["http://a:b", "http://a:0", "http://[a", "http://"])
 def test_a_seed_that_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(OptionError, match="no broker URL"):
+    with pytest.raises(OptionError, match="not a broker URL"):
         HttpTransport(url)

@@ -280,7 +280,7 @@ def test_send_batch_takes_bytes_text_dicts_and_messages(broker: SimulatedBroker,
     assert all(isinstance(result, Receipt) for result in results)
     assert sorted(bodies(broker)) == [b"1", b"2", b"3", b"4"]
     assert make().send_batch("t", []) == []
-    with pytest.raises(OptionError, match="keey is no field"):
+    with pytest.raises(OptionError, match="keey is not a field"):
         make().send_batch("t", [{"body": b"", "keey": "x"}])
 
 

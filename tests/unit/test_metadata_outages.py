@@ -34,9 +34,9 @@ def test_an_outage_has_a_line_at_its_begin_one_a_minute_and_one_at_its_end(
     outage.ended()
     outage.ended()
     assert [record.getMessage() for record in caplog.records] == [
-        "the database is away: no answer",
-        "the database is still away after 60 s: no answer",
-        "the database is back after 100.0 s and 1000 failures",
+        "the database does not answer: no answer",
+        "the database has not answered for 60 s: no answer",
+        "the database answers again after 100.0 s and 1000 failures",
     ]
 
 

@@ -19,7 +19,7 @@ from messagestore.heads.shared_heads import LEASE_MS, SharedHeads, now_ms
 from messagestore.pool import known_heads
 from messagestore.produce import group_commit
 from messagestore.topology import process_caches
-from metadata.cache.snapshot import QueueInfo
+from metadata.cache.snapshot_types import QueueInfo
 from metadata.limits.coalescer import Turn
 from tests.support.waiting import until
 

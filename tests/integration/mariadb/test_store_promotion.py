@@ -146,10 +146,10 @@ def test_the_portal_says_what_a_promotion_would_do_and_then_does_it(
     assert (plan.queues, plan.gaps, plan.messages, plan.lost) == (1, 0, 0, ())
     ada = forms.browser("ada", administrator=True)
     seen = forms.filled(ada, "/nodes/moving/promote")
-    assert "nothing would be lost" in forms.text(seen) and "The old primary answers" in forms.text(seen)
+    assert "no messages would be lost" in forms.text(seen) and "The old primary answers" in forms.text(seen)
     assert DbNode.objects.get().epoch == 1
     said = forms.text(forms.confirm(ada, "/nodes/moving/promote", seen))
-    assert "goes on under epoch 2. Nothing was lost." in said
+    assert "in service with epoch 2. No messages were lost." in said
     snapshot.refresh()
     assert (DbNode.objects.get().port, DbNode.objects.get().replica_host) == (replica.port, "")
     assert [one.offset for one in send(1)] == [10]
@@ -217,7 +217,7 @@ def test_a_replica_that_lacks_what_a_living_primary_holds_is_not_promoted(
 ) -> None:
     replica.execute("STOP REPLICA")
     send(2)
-    with pytest.raises(Conflict, match="holds messages that the replica lacks"):
+    with pytest.raises(Conflict, match="has messages that the replica lacks"):
         promote(replica, patience_s=0.3)
     snapshot.refresh()
     ill.execute("SET GLOBAL read_only = 0")
@@ -238,7 +238,7 @@ def test_nonsense_is_refused_before_anything_happens(
     other = session_pool.connect(replace(snapshot.find_node("moving"), port=replica.port))
     other.close()
     replica.execute(f"UPDATE {place.schema}.node_identity SET identity = 'x'")
-    with pytest.raises(Invalid, match="another node's data"):
+    with pytest.raises(Invalid, match="the data of another node"):
         promote(replica)
     assert DbNode.objects.get(name="moving").epoch == 1
     replica.execute(

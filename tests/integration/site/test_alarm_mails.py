@@ -249,7 +249,7 @@ def test_without_a_mail_server_nothing_is_written_and_it_is_told_once_there_is_o
 def test_the_command_sends_a_test_mail_or_says_why_not(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     out = StringIO()
     call_command("send_test_mail", "you@x.org", stdout=out)
-    assert out.getvalue() == "Sent to you@x.org; does it arrive?\n"
+    assert out.getvalue() == "Sent to you@x.org. Check that it arrives.\n"
     call_command("send_test_mail", stdout=out)
     assert [to for to, _subject in box.subjects()] == ["you@x.org", "ops@x.org"]
     with pytest.raises(CommandError, match="'you' is not an e-mail address"):

@@ -58,5 +58,5 @@ def test_the_page_tells_strangers_no_rights_addresses_and_accounts(world: None) 
 
 
 def test_keys_look_at_no_audit_log(world: None) -> None:
-    with pytest.raises(Exception, match="may not look"):
+    with pytest.raises(Exception, match="may not see"):
         operation_lists.audit(wanted=Wanted(), actor=Actor(kind="key", name="k"))

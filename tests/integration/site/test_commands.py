@@ -65,7 +65,7 @@ def test_a_dry_run_examines_a_database_and_registers_nothing(
 ) -> None:
     place = url(node_database())
     said = run("register_node", "main", place, "--dry-run")
-    assert "ok   reachable: " in said and "warn kind: There is no failure node yet" in said
+    assert "ok   reachable: " in said and "warn kind: There is no retry node yet" in said
     assert not DbNode.objects.exists()
     run("register_node", "main", place)
     with pytest.raises(CommandError, match="Nothing was changed"):
@@ -96,7 +96,7 @@ def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -
         (("create_api_key", "k", "--right", "produc=*"), "produc", 1),
         (("set_account", "main", "u"), "CATMQ_NODE_MAIN_PASSWORD", 1),
         (("promote_node", "main", "--dry-run"), "main does not exist", 1),
-        (("rebalance",), "Name groups, or say --all.", 1),
+        (("rebalance",), "Name groups, or give --all.", 1),
         (("rebalance", "nobody"), "nobody does not exist", 1),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
     failing.fail(who, queue, 1, error="KeyError: later")
     first, second, third = (text(ada.get(f"/messages/orders/{queue}-{n}")) for n in range(3))
     assert "badge bad" in first and f"{DEAD}/of/{died}" in first
-    assert "waits for a retry" in second and "KeyError: later" in second
+    assert "waiting for a retry" in second and "KeyError: later" in second
     assert "not read yet" in third
 
 
@@ -155,12 +155,12 @@ def test_what_was_refused_can_be_sent_again(queue: int, ada: Client) -> None:
     running = redrives.request(group="billing", to="group", everything=True, actor=ME)
     assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 409
     redrive_rows.stop(group="billing", redrive=running.id, actor=ME)
-    assert "It has begun" in text(confirm(ada, f"{DEAD}/redrive", seen))
+    assert "The redrive has started" in text(confirm(ada, f"{DEAD}/redrive", seen))
 
 
 def test_a_form_without_its_number_only_shows_what_would_happen(queue: int, ada: Client) -> None:
     answer = ada.post("/groups/billing/stop", {"confirmed": "yes"})
-    assert "This is what would happen" in text(answer)
+    assert "Preview of the changes" in text(answer)
     assert not groups.describe(name="billing", actor=ME).stopped
 
 
@@ -169,7 +169,7 @@ def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) 
     failing.member()
     url = "/groups/billing/reset"
     seen = text(filled(ada, url, topic="orders", to="offset", offset="99"))
-    assert "0 messages are read again, 3 are skipped" in seen and "the nearest that it has" in seen
+    assert "0 messages are read again, 3 are skipped" in seen and "its nearest offset" in seen
     assert "is running" in seen and committed() == 0
     page = text(carry_out(ada, url, topic="orders", to="offset", offset="99"))
     assert committed() == 3 and "undo" in page
@@ -229,7 +229,7 @@ def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
         carry_out(ada, f"/runs/{run.id}/cancel")
         run.tell("counting", 3, 8)
         page = text(ada.get("/jobs"))
-        assert "asked to end" in page and "counting: 3 of 8" in page and run.cancel_asked()
+        assert "cancel requested" in page and "counting: 3 of 8" in page and run.cancel_asked()
         raise runs.Cancelled
     assert "cancelled" in text(ada.get("/jobs"))
 
@@ -239,7 +239,7 @@ def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ad
     opened = fields(ada.get(url))
     topic_rows.update(name="orders", settings={"department": "sales"}, actor=ME)
     seen = ada.post(url, {**opened, "retention_days": "9"})
-    assert seen.status_code == 409 and "Somebody else changed this" in text(seen) and "sales" in text(seen)
+    assert seen.status_code == 409 and "Another user saved changes" in text(seen) and "sales" in text(seen)
     confirm(ada, url, seen)
     view = topic_rows.named(name="orders", actor=ME)
     assert (view.retention_days, view.department) == (9, "sales")
@@ -265,7 +265,10 @@ def test_a_setting_that_two_people_change_is_saved_after_both_values_were_seen(
     update({"description": "theirs"})
     both = confirm(ada, url, seen)
     assert both.status_code == 409 and "mine" in text(both) and "theirs" in text(both)
-    assert "yours would win" in text(both) and fields(ada.get(url))["description"].strip() == "theirs"
+    assert (
+        "Your values will replace them" in text(both)
+        and fields(ada.get(url))["description"].strip() == "theirs"
+    )
     confirm(ada, url, both)
     assert fields(ada.get(url))["description"].strip() == "mine"
 
@@ -278,7 +281,7 @@ def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(queue:
     (following,) = parse_qs(urlsplit(answer["Location"]).query)["next"]
     back = ada.post("/login", {"username": "ada", "password": "enough characters", "next": following})
     page = ada.get(back["Location"])
-    assert fields(page)["retention_days"] == "11" and "You were logged out meanwhile" in text(page)
+    assert fields(page)["retention_days"] == "11" and "Your session ended before" in text(page)
     assert topic_rows.named(name="orders", actor=ME).retention_days == 7
 
 

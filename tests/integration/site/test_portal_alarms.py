@@ -67,10 +67,10 @@ def test_a_redrive_says_whose_and_how_many_and_of_which_kind(queue: int, ada: Cl
     assert "Redrive the 1 of this kind" in some and "Delete the 1 of this kind" in some
     preview = text(filled(ada, "/groups/billing/dead/drop?topic=orders&error=ValueError"))
     assert "Dead letters of group billing that are deleted for good: 1." in preview
-    assert "Those of topic orders that died of ValueError." in preview
+    assert "Dead letters of topic orders with error ValueError." in preview
     preview = text(filled(ada, "/groups/billing/dead/redrive?everything=on"))
     assert "Dead letters of group billing that are redriven: 2." in preview
-    assert "All of them, of all topics and kinds of error." in preview
+    assert "All dead letters, of all topics and errors." in preview
 
 
 def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
@@ -95,7 +95,7 @@ def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: in
         failing.send(b"a")
     corruption_alarms.raise_alarms()
     page = text(ada.get("/"))
-    assert f'href="/topics/orders">Alarm: queue contradicts itself, orders/{queue}: ' in page
+    assert f'href="/topics/orders">Alarm: queue is corrupt, orders/{queue}: ' in page
     assert f"message_{queue}" in page and "missing or was altered" in page
     url = f"/alarms/corrupt/orders/{queue}"
     assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
@@ -128,14 +128,14 @@ def test_a_failure_topic_stands_below_its_topic(queue: int, ada: Client) -> None
 
 
 def test_a_repair_shows_what_it_does_and_what_is_not_safe_is_not_offered(queue: int, ada: Client) -> None:
-    assert "Metadata and nodes agree" in text(ada.get("/consistency"))
+    assert "Metadata and nodes are consistent" in text(ada.get("/consistency"))
     with node_pools.node_of(queue).writing() as session:
         queue_sql.create_queue(session, queue=900, node_epoch=1)
     page = text(ada.get("/consistency"))
     key = page.partition("/consistency/")[2].partition('"')[0]
     assert key.startswith("table_unknown-")
     preview = ada.get(f"/consistency/{key}")
-    assert "Drops the table, which is empty" in text(preview)
+    assert "Drops the table. It is empty" in text(preview)
     assert "Repaired: table message_900" in text(confirm(ada, f"/consistency/{key}", preview))
     assert ada.get(f"/consistency/{key}").status_code == 404
 

@@ -82,7 +82,7 @@ def test_so_many_passwords_are_checked_at_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(logins, "WAIT_S", 0.01)
     with logins._turn():
         answer = Client().post("/login", {"username": "ada", "password": RIGHT})
-        assert answer.status_code == 503 and "try again" in text(answer)
+        assert answer.status_code == 503 and "Try again" in text(answer)
 
     assert Client().post("/login", {"username": "ada", "password": RIGHT}).status_code == 302
 

@@ -162,5 +162,5 @@ def test_the_small_line_of_a_row_shows_what_was_counted(browser: Client) -> None
     *before, last = found.items[0].minutes
     assert max(before[-1], last) >= 7 and set(before[:-1]) == {0}
     shown = browser.get("/topics").content.decode()
-    assert 'role="img"' in shown and "Messages a minute:" in shown and "<polyline" in shown
+    assert 'role="img"' in shown and "Messages per minute:" in shown and "<polyline" in shown
     assert browser.get("/subscriptions").status_code == browser.get("/groups").status_code == 200

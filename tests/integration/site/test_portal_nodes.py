@@ -48,16 +48,16 @@ def test_a_database_is_examined_before_it_becomes_a_node(
     database = node_database()
     with caplog.at_level(logging.DEBUG):
         seen = filled(ada, "/create/node", **typed("n1", database))
-        assert "It can be registered" in text(seen) and "no failure node yet" in text(seen)
+        assert "can be registered" in text(seen) and "no retry node yet" in text(seen)
         assert not DbNode.objects.exists() and audited("n1") == []
-        assert "was tried and registered" in text(confirm(ada, "/create/node", seen))
+        assert "was tested and registered" in text(confirm(ada, "/create/node", seen))
     assert "carried out once" in text(confirm(ada, "/create/node", seen))
     assert audited("n1") == ["create"] and DbNode.objects.count() == 1
     if engine == "mysql":
         assert "Durability" in text(seen) and "Rights of the account" in text(seen)
         assert database["password"] not in text(seen) + text(ada.get("/nodes/n1")) + caplog.text
     again = filled(ada, "/create/node", **typed("n2", database))
-    assert again.status_code == 400 and "holds the data of node n1 already" in text(again)
+    assert again.status_code == 400 and "already registered as node n1" in text(again)
     assert "data-confirm" not in text(again)
 
 
@@ -90,11 +90,11 @@ def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(ada: Clien
     topics.create(name="orders", queues=1, actor=ME)
     snapshot.refresh()
     seen = filled(ada, "/nodes/main/settings", state="read_only", dedicated="on")
-    assert "1 topics have open queues nowhere else" in text(seen) and "orders" in text(seen)
+    assert "1 topics have no open queues on other nodes" in text(seen) and "orders" in text(seen)
     assert node_rows.named(name="main", actor=ME).state == "read_write"
     registry.update(name="main", settings={"capacity_gb": 9}, actor=ME)  # somebody else
     both = confirm(ada, "/nodes/main/settings", seen)
-    assert both.status_code == 409 and "Somebody else changed this" in text(both)
+    assert both.status_code == 409 and "Another user saved changes" in text(both)
     confirm(ada, "/nodes/main/settings", both)
     view = node_rows.named(name="main", actor=ME)
     assert (view.state, view.dedicated, view.capacity_gb) == ("read_only", True, 9)
@@ -103,7 +103,7 @@ def test_a_node_is_closed_after_its_page_said_which_topics_that_stops(ada: Clien
 
 def test_a_registered_node_is_tested_where_it_is(ada: Client, node: str) -> None:
     page = text(ada.get("/nodes/main/test"))
-    assert "It holds this node" in page and "Rights of the account" not in page
+    assert "The database has the data of this node" in page and "Rights of the account" not in page
     assert "Rights of the account" in text(ada.post("/nodes/main/test", {"confirmed": "yes"}))
 
 
@@ -144,7 +144,7 @@ def test_accounts_are_tried_before_they_are_kept(
     schema = DbNode.objects.get().database
     with mariadb.reader(schema) as (name, password):
         seen = filled(ada, "/nodes/main/reader", username=name, password=password)
-        assert "jobs can read the node" in text(seen) and password not in text(seen)
+        assert "Jobs can read the node" in text(seen) and password not in text(seen)
         confirm(ada, "/nodes/main/reader", seen)
         assert node_rows.named(name="main", actor=ME).reader_username == name
         weak = filled(ada, "/nodes/main/account", username=name, password=password)
@@ -160,7 +160,7 @@ def test_accounts_are_tried_before_they_are_kept(
 
 
 def test_the_page_of_a_node_shows_how_it_grows(ada: Client, node: str) -> None:
-    assert "seen from tomorrow on" in text(ada.get("/nodes/main"))
+    assert "shown from tomorrow on" in text(ada.get("/nodes/main"))
     assert disks.record() == 1 and disks.record() == 1
     last = NodeSize.objects.get()
     day_before = last.at.fromtimestamp(last.at.timestamp() - 86_400, tz=last.at.tzinfo)

@@ -15,7 +15,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.nodes import registry
 from messagestore.pool import node_pools, session_pool
 from metadata.cache import snapshot
-from metadata.cache.snapshot import NodeInfo
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import NodeUnavailable
 from metadata.groups import groups
 from tests.support import failing

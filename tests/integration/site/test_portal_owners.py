@@ -126,10 +126,10 @@ def test_a_confirmation_that_comes_after_the_session_ended_does_nothing_and_lead
         not Redrive.objects.exists()
         and dead_letters.page(group="billing", actor=ME, limit=5, after="").messages
     )
-    assert fields(page)["ids"] == died.id and "nothing was done" in text(page)
+    assert fields(page)["ids"] == died.id and "nothing was changed" in text(page)
     again = olga.post(url, {**fields(page), "confirmed": ""})
     assert "are redriven: 1." in text(again)
-    assert "It has begun" in text(confirm(olga, url, again)) and Redrive.objects.count() == 1
+    assert "The redrive has started" in text(confirm(olga, url, again)) and Redrive.objects.count() == 1
 
 
 def test_a_stop_that_comes_after_the_session_ended_is_asked_for_again(olga: Client) -> None:

@@ -75,7 +75,7 @@ def archived(home: Path, topic: str, *, rows: int = 7) -> None:
 def test_an_archive_is_asked_for_and_written_down(topic: str, started: list[int], ada: Client) -> None:
     page = text(carry_out(ada, "/create/archive", topic=topic, rows_per_second="500", master="local[1]"))
     run = JobRun.objects.get()
-    assert started == [run.pk] and f"Run {run.pk} was asked for" in page and "No worker has taken" in page
+    assert started == [run.pk] and f"Run {run.pk} was queued" in page and "No worker has started" in page
     assert (run.name, run.asked_by, run.settings["rows_per_second"]) == ("spark_archive", "ada", 500)
     row = AuditLog.objects.latest("id")
     assert (row.actor_name, row.verb, row.kind, row.name) == ("ada", "run", "job", "spark_archive")
@@ -87,10 +87,10 @@ def test_what_cannot_be_is_refused_before_anything_is_asked_for(
 ) -> None:
     assert "does not exist" in text(filled(ada, "/create/archive", topic="nothing"))
     both = filled(ada, "/create/archive", topic=topic, through="2026-11-20", up_to_now="on")
-    assert "not both" in text(both)
+    assert "either a last day or today" in text(both)
     elsewhere = text(filled(ada, "/create/archive", topic=topic, master="spark://elsewhere:7077"))
-    assert "would happen" not in elsewhere, "accounts of nodes go where the settings say"
-    assert "holds nothing of it" in text(filled(ada, "/create/purge", topic=topic))
+    assert "Preview of the changes" not in elsewhere, "accounts of nodes go where the settings say"
+    assert "has no archived days of this topic" in text(filled(ada, "/create/purge", topic=topic))
     archived(home, topic)
     assert "does not exist" in text(filled(ada, "/create/replay", topic=topic, to="nothing"))
     assert "7 messages of orders" in text(filled(ada, "/create/replay", topic=topic, to=topic))
@@ -141,10 +141,10 @@ def test_a_run_whose_process_died_says_so_and_is_ended(started: list[int], ada: 
     assert pipeline.take(id=run) is not None
     long_ago = database_now() - timedelta(milliseconds=runs.SILENT_MS + 5_000)
     JobRun.objects.filter(pk=run).update(seen_at=long_ago)
-    assert "not responding" in text(ada.get("/pipeline")) and "no sign of life" in text(
+    assert "not responding" in text(ada.get("/pipeline")) and "does not report progress" in text(
         ada.get(f"/runs/{run}")
     )
-    assert "Its process gave no sign" in text(carry_out(ada, f"/runs/{run}/cancel"))
+    assert "Its process stopped reporting" in text(carry_out(ada, f"/runs/{run}/cancel"))
     assert JobRun.objects.get(pk=run).state == "cancelled"
 
 
@@ -160,7 +160,7 @@ def test_a_run_that_lives_is_asked_and_shows_where_it_is(started: list[int], ada
     assert "&lt;b&gt;second" in page, "a log is text"
     carry_out(ada, f"/runs/{number}/cancel")
     assert run.cancel_asked() and JobRun.objects.get(pk=number).state == "running"
-    assert "asked to end" in text(ada.get(f"/runs/{number}"))
+    assert "Cancellation requested" in text(ada.get(f"/runs/{number}"))
 
 
 def test_what_a_job_raises_stands_in_its_run(topic: str, started: list[int], home: Path, ada: Client) -> None:
@@ -213,7 +213,7 @@ def test_a_report_by_spark_is_asked_for_and_found_from_its_run(
 ) -> None:
     url = "/create/report?engine=spark"
     opened = filled(ada, url, name="volume", topic=topic, engine="spark")
-    assert "A Spark job reads the messages" in text(opened)
+    assert "A Spark job will read the messages" in text(opened)
     confirm(ada, url, opened)
     run = JobRun.objects.get()
     assert (run.name, run.settings) == ("spark_report_volume", {"topic": topic, "days": 7})

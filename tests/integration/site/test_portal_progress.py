@@ -51,7 +51,7 @@ def test_the_first_page_names_who_falls_behind_fastest_first(browser: Client) ->
     group("huge", lag=900_000, per_minute=0, handled=6_000, pulled=6_000)
     group("billing", lag=30_000, per_minute=600, handled=60, pulled=60_000)
     page = text_of(browser.get("/").content)
-    listed = page[page.index("Behind, those that fall behind fastest first") :]
+    listed = page[page.index("Lag, fastest growing first") :]
     assert listed.index("billing") < listed.index("huge"), "although its lag is smaller, and it pulls most"
     assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000", listed)
 
@@ -59,7 +59,7 @@ def test_the_first_page_names_who_falls_behind_fastest_first(browser: Client) ->
 def test_a_group_that_handles_nothing_needs_a_look(browser: Client) -> None:
     group("billing", lag=30_000, per_minute=0, handled=0, pulled=60_000)
     page = text_of(browser.get("/").content)
-    assert "Group billing has members and unread messages, and has handled none of them" in page
+    assert "Group billing has members and unread messages, but has handled none for minutes" in page
     assert "billing handles nothing" in page
 
 

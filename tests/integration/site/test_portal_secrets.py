@@ -52,7 +52,7 @@ def test_a_user_is_made_after_a_preview_that_does_not_carry_the_password(ada: Cl
     assert "sees names, states and figures" in text(seen) and "orders*" in text(seen)
     assert not get_user_model().objects.filter(username="uma").exists()
 
-    assert "User uma was made" in text(confirm(ada, "/create/user", seen))
+    assert "User uma was created" in text(confirm(ada, "/create/user", seen))
     assert works("uma", SECRET)
     assert "carried out once" in text(confirm(ada, "/create/user", seen))
     assert accounts.named(name="uma", actor=ME).rights == {"browse": ("orders*",)}
@@ -63,7 +63,7 @@ def test_a_user_is_changed_by_what_was_changed_and_a_password_only_if_one_was_ty
     accounts.create(name="uma", password="enough characters", rights={"browse": ["a*"]}, actor=ME)
     assert "Nothing changes" in text(filled(ada, "/users/uma"))
     seen = filled(ada, "/users/uma", password=SECRET)
-    assert "A new password" in text(seen) and works("uma", "enough characters")
+    assert "password will be changed" in text(seen) and works("uma", "enough characters")
     assert "was changed" in text(confirm(ada, "/users/uma", seen))
     assert works("uma", SECRET)
 
@@ -77,7 +77,7 @@ def test_two_administrators_who_change_one_user_do_not_undo_each_other(ada: Clie
     seen = filled(ada, "/users/uma", browse="a*")
     accounts.update(name="uma", administrator=False, active=False, rights={}, actor=ME)
     both = confirm(ada, "/users/uma", seen)
-    assert both.status_code == 409 and "Somebody else changed this" in text(both)
+    assert both.status_code == 409 and "Another user saved changes" in text(both)
     confirm(ada, "/users/uma", both)
     view = accounts.named(name="uma", actor=ME)
     assert (view.active, view.rights) == (False, {"browse": ("a*",)})
@@ -103,7 +103,7 @@ def test_a_preview_whose_password_is_gone_asks_for_it_again_and_does_nothing(ada
     seen = filled(ada, "/users/uma", password=SECRET, browse="a*")
     Session.objects.exclude(session_key=ada.session.session_key).delete()
     answer = confirm(ada, "/users/uma", seen)
-    assert answer.status_code == 400 and "open for too long" in text(answer)
+    assert answer.status_code == 400 and "page has expired" in text(answer)
     assert works("uma", "enough characters") and accounts.named(name="uma", actor=ME).rights == {}
 
 

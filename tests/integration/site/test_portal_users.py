@@ -39,7 +39,7 @@ def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_wh
     assert bob.get("/").status_code == 200
     assert 'href="/users/bob/delete"' in text(ada.get("/users"))
     seen = filled(ada, "/users/bob/delete", confirm="bob")
-    assert "Stays an owner of orders" in text(seen) and names() == ["ada", "bob"]
+    assert "stays an owner of orders" in text(seen) and names() == ["ada", "bob"]
     assert bob.get("/").status_code == 200, "a preview ends no session"
     assert "User bob was deleted." in text(confirm(ada, "/users/bob/delete", seen))
     assert names() == ["ada"] and not UserRights.objects.filter(name="bob").exists()

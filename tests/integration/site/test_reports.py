@@ -70,7 +70,7 @@ def test_daily_reports_are_made_also_behind_one_that_fails(
 ) -> None:
     wanted = dataclasses.replace(daily.config, daily_reports=("nonsense", "topics", "volume"))
     monkeypatch.setattr(daily, "config", wanted)
-    with pytest.raises(spark.JobFailed, match="nonsense is no report"):
+    with pytest.raises(spark.JobFailed, match="nonsense is not a report"):
         daily.make_reports()
     assert sorted(Report.objects.values_list("name", flat=True)) == ["topics", "volume"]
 

@@ -67,7 +67,7 @@ def test_findings_end_with_1_and_say_what_to_do(queue: int, tmp_path: Path) -> N
     code, out, err = verify("--all", "--json", str(file))
     assert (code, err) == (1, "2 findings in 1 of 1 queues.")
     assert f"orders queue {queue} (node main): missing, offsets 2 … 3" in out
-    assert "2 messages are missing; no gap is declared there" in out
+    assert "2 messages are missing, and no gap is declared there" in out
     assert "  Means: " in out and "  Do: " in out and out.endswith("not clean.\n")
     report = json.loads(file.read_text())
     assert (report["clean"], report["complete"], report["findings"]) == (False, True, 2)
@@ -79,7 +79,7 @@ def test_findings_end_with_1_and_say_what_to_do(queue: int, tmp_path: Path) -> N
 def test_a_node_that_is_away_ends_with_3(queue: int) -> None:
     node_rows.update(name="main", settings={"state": "offline"}, actor=ME)
     code, out, err = verify("orders", "--json", "-")
-    assert (code, err) == (3, "1 of 1 queues could not be looked at.")
+    assert (code, err) == (3, "1 of 1 queues could not be checked.")
     assert json.loads(out)["queues"][0]["unseen"] == "Node main is offline."
     assert "not looked at: Node main is offline." in verify("orders")[1]
 
@@ -92,7 +92,7 @@ def test_ctrl_c_says_how_far_it_came(queue: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("messagestore.verify.rows.CHUNK", 2)
     monkeypatch.setattr(visit.Visit, "say", interrupt)
     code, out, err = verify("orders")
-    assert (code, err) == (3, "Stopped: nothing wrong so far, but not all was looked at.")
+    assert (code, err) == (3, "Stopped: no problems so far, but not everything was checked.")
     assert "0 … 5, seen up to 4  " in out and "stopped" in out
     remove(queue, 1)
     assert verify("orders")[::2] == (1, "Stopped. 1 findings in 1 of 1 queues.")
@@ -108,8 +108,8 @@ def test_long_work_says_where_it_is(queue: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        ((), "Name topics, or say --all.", 1),
-        (("orders", "--all"), "Name topics, or say --all.", 1),
+        ((), "Name topics, or give --all.", 1),
+        (("orders", "--all"), "Name topics, or give --all.", 1),
         (("nothing",), "Topic nothing does not exist.", 1),
         (("orders", "--since", "yesterday"), "must look like 2h", 1),
         (("orders", "--rows-per-s", "-1"), "must be 0 (no limit) or more", 1),
