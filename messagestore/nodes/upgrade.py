@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from messagestore.engine import db_errors, schema_steps
@@ -48,15 +48,6 @@ class Upgraded:
     problem: str = ""
 
 
-@dataclass(slots=True)
-class _Run:
-    dry_run: bool
-    pause_ms: int
-    say: Callable[[Progress], None]
-    actor: Actor
-    made: list[TableChange] = field(default_factory=list)
-
-
 def upgrade(
     *,
     actor: Actor,
@@ -72,14 +63,24 @@ def upgrade(
     access.require_everything(actor, node or "list", what="node")
     snapshot.refresh()
     known = [snapshot.find_node(node)] if node else snapshot.current().nodes.values()
-    return [
-        _upgrade(info, _Run(dry_run, pause_ms, progress, actor))
-        for info in sorted(known, key=lambda one: one.name)
-    ]
+    found = []
+    for info in sorted(known, key=lambda one: one.name):
+        found.append(upgrade_node(info, dry_run=dry_run, pause_ms=pause_ms, progress=progress))
+        if not dry_run:
+            _audit(found[-1], actor)
+    return found
 
 
-def _upgrade(info: NodeInfo, run: _Run) -> Upgraded:
+def upgrade_node(
+    info: NodeInfo,
+    *,
+    dry_run: bool = False,
+    pause_ms: int = PAUSE_MS,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Upgraded:
+    """Upgrade the tables of a node; metadata is not asked."""
     before: int | None = None
+    made: list[TableChange] = []
     try:
         if info.state == "offline":
             raise NodeUnavailable(f"Node {info.name} is offline.")
@@ -87,23 +88,31 @@ def _upgrade(info: NodeInfo, run: _Run) -> Upgraded:
             before = _own_schema(session, info).version
             pending = node_sql.pending_changes(session)
             after = max(before, schema_steps.VERSION)
-            if run.dry_run or (not pending and before == after):
+            if dry_run:
                 return Upgraded(info.name, before, after, tuple(pending))
-            _change(session, info, run)
+            for change in _changed(session, info, pause_ms) if pending else ():
+                made.append(change)
+                progress(Progress(f"{info.name}: tables changed", len(made), len(pending)))
             if before != after:
                 node_sql.write_schema_version(session, version=after)
-        problem = ""
     except (NodeUnavailable, db_errors.Final) as error:
-        problem, after = error.detail, before or 0
-    if run.made or (not problem and before != after):
+        return Upgraded(info.name, before, before, tuple(made), error.detail)
+    return Upgraded(info.name, before, after, tuple(made))
+
+
+def _audit(done: Upgraded, actor: Actor) -> None:
+    if done.changes or done.before != done.after:
         node_rows.note_schema(
             verb="upgrade",
-            name=info.name,
-            before={"schema_version": before},
-            after={"schema_version": after, "changes": len(run.made), "problem": problem},
-            actor=run.actor,
+            name=done.node,
+            before={"schema_version": done.before},
+            after={
+                "schema_version": done.after,
+                "changes": len(done.changes),
+                **({"problem": done.problem} if done.problem else {}),
+            },
+            actor=actor,
         )
-    return Upgraded(info.name, before, after, tuple(run.made), problem)
 
 
 def _own_schema(session: Session, info: NodeInfo) -> Schema:
@@ -122,22 +131,21 @@ def _own_schema(session: Session, info: NodeInfo) -> Schema:
     return standing.schema
 
 
-def _change(session: Session, info: NodeInfo, run: _Run) -> None:
-    """Make the changes that are pending. Raises NodeUnavailable, `db_errors.Final`."""
+def _changed(session: Session, info: NodeInfo, pause_ms: int) -> Iterator[TableChange]:
+    """Make the changes that are pending, and yield each. Raises NodeUnavailable, `db_errors.Final`."""
     if not node_sql.take_upgrade_lock(session):
         raise NodeUnavailable(f"Another run upgrades node {info.name} now: wait for its end, then repeat.")
-    pending = node_sql.pending_changes(session)  # under the lock: no other run makes one of them
-    for done, change in enumerate(pending):
-        run.say(Progress(f"{info.name}: tables changed", done, len(pending)))
-        if done:
-            time.sleep(run.pause_ms / 1000)
+    pending = node_sql.pending_changes(session)  # again: now no other run makes one of them
+    for number, change in enumerate(pending):
+        if number:
+            time.sleep(pause_ms / 1000)
         make = partial(node_sql.make_change, session, change)
         if session.engine == "sqlite":
             make()
         else:
             partitions.alter(session, table=change.table, change=make)
-        run.made.append(change)
         log.info("Node %s: table %s has schema version %d", info.name, change.table, change.step.version)
+        yield change
 
 
 def require_release(*, node: str, release: str, actor: Actor) -> None:
