@@ -75,7 +75,7 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "new_schema": (
         "The tables have schema version %(version)d of a later release. This release works with them."
     ),
-    "misfit": "%(why)s",
+    "misfit": "Brokers of this release do not serve the node: %(why)s",
     "normal": "The node will store messages of topics.",
     "failure": "The node will store only retries and dead letters.",
     "first_failure": "There is no retry node yet, so failed messages cannot be stored for a retry. Register "

@@ -100,7 +100,7 @@ def take_upgrade_lock(session: Session) -> bool:
     """Return True if this session is the one that may change the node's tables, until it is closed."""
     if isinstance(session, SqliteSession):
         return session.lock_file("upgrade")
-    return partition_sql.take_table_lock(session, table="node_identity", seconds=0)
+    return partition_sql.take_table_lock(session, table="node_identity", seconds=2)
 
 
 _AT_ONCE = 100  # messages whose times are looked up in one round trip

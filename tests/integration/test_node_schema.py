@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import preflight, registry, upgrade
 from messagestore.nodes.upgrade import Upgraded
-from messagestore.pool import session_pool
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.tables import node_sql, promotion_sql
 from messagestore.tables.shapes import Schema, TableChange
@@ -25,6 +27,7 @@ from metadata.models import AuditLog, DbNode
 from tests.support import environment
 from tests.support.killing import killed_step_by_step
 from tests.support.older_tables import LATER, columns, database, declare, evict, make_older
+from tests.support.waiting import until
 
 ACTOR = command("test")
 
@@ -275,3 +278,40 @@ def test_brokers_refuse_a_node_of_two_releases_before_until_it_is_upgraded(
     assert run().problem == ""
     registry.probe()  # so a broker need not be restarted
     send()
+
+
+@pytest.mark.skipif(environment.ENGINE == "sqlite", reason="a file has no partitions and no metadata locks")
+def test_kill_9_while_a_table_is_being_changed_leaves_it_changed_or_not(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(monkeypatch)
+    info = snapshot.find_node("main")
+    waiting = (
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%%metadata lock%%' AND db = %s"
+    )
+    with database(info).cursor() as holder, database(info).cursor() as watcher:
+        holder.execute("START TRANSACTION")
+        holder.execute(f"SELECT * FROM message_{queues[1]}")
+        holder.fetchall()
+        child = os.fork()
+        if child == 0:
+            try:
+                node_pools._nodes.clear()
+                upgrade.upgrade_node(info, pause_ms=0)
+            finally:
+                os._exit(0)
+
+        def alters() -> int:
+            watcher.execute(waiting, [info.database])
+            return int(watcher.fetchone()[0])
+
+        until(alters)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        holder.execute("ROLLBACK")  # the server may still make the change of a client that is gone
+        until(lambda: not alters())
+    assert columns(info, f"message_{queues[0]}")[-1] == LATER.column
+    assert schema_of(info).version == 2
+    done = run()
+    assert done.problem == "" and done.after == 3
+    assert all(columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues)
