@@ -99,7 +99,6 @@ def test_a_node_tells_the_version_of_its_tables(broker: Broker, queue: int) -> N
     assert (node["schema_version"], node["upgrade_possible"]) == (1, True)
     upgrade.upgrade(actor=actors.command("test"))
     registry.probe()
-    topic = broker.ok("GET", f"/queues/{queue}")["topic"]
     (node,) = [one for one in broker.ok("GET", "/nodes")["nodes"] if one["name"] == "main"]
     assert (node["schema_version"], node["upgrade_possible"]) == (2, False)
-    assert [one["min_release"] for one in broker.ok("GET", f"/topics/{topic}/read-plan")["nodes"]] == [""]
+    assert [one["min_release"] for one in broker.ok("GET", "/topics/single/read-plan")["nodes"]] == [""]
