@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text, texts
+from messagestore.nodes import registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost
@@ -49,6 +50,17 @@ class NodeAnswer(Answer):
     reader_username = Text(help_text="account that jobs use to read it; empty if there is none")
     quarantined = Text(help_text="reason why brokers do not serve it; empty if they do")
     disk = Text(help_text="ok, low, or full (no more sends)")
+    schema_version = Number(
+        allow_null=True, help_text="version of its tables; null until this broker has asked the node"
+    )
+    upgrade_possible = Flag(help_text="manage.py upgrade_nodes can raise the version")
+
+    @classmethod
+    def of(cls, view: object, **more: Any) -> dict[str, Any]:
+        """Return the answer for a node, with what this broker knows of its tables."""
+        node_id = view.id  # type: ignore[attr-defined]
+        more["schema_version"] = registry.schema_version(node_id)
+        return super().of(view, **more, upgrade_possible=registry.can_be_upgraded(node_id))
 
 
 class BrokerChange(Request):

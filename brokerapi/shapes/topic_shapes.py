@@ -159,6 +159,7 @@ class PlannedNodeAnswer(Answer):
     shown = "name engine host port username password"
     database = Text(help_text="the schema on mysql, the file's path on sqlite")
     identity = Text(help_text="identity of the node's data")
+    min_release = Text(help_text="oldest release of CatMQ whose jobs can read its tables; empty: any")
 
 
 class ReadPlanAnswer(Answer):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -19,10 +17,8 @@ from brokerapi.schema import operation
 from brokerapi.shapes.base import SchemaQuery
 from brokerapi.shapes.key_shapes import AboutAnswer
 from metadata.config import Config, config
+from metadata.release import VERSION
 
-# The client is never imported here, so the one file of it that holds the version is run alone.
-VERSION_FILE = Path(__file__).parents[2] / "client/src/catmq_client/version.py"
-VERSION: str = runpy.run_path(str(VERSION_FILE))["VERSION"]
 API_VERSION = 1
 NOT_A_LIMIT = "max_waiters"  # of a worker, not of a request
 LIMITS = [field.name for field in fields(Config) if field.name.startswith(("request_max_", "max_"))]

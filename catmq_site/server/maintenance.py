@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from django.db import close_old_connections
 
 from brokerapi.http import group_metrics, metrics
-from brokerapi.views.about import VERSION
 from catmq_site.server import master
 from catmq_site.server.broker_loop import BrokerLoop
 from messagestore.consume import node_owners
@@ -46,6 +45,7 @@ from metadata.limits.bulkhead import bulkhead
 from metadata.membership import consumers, heartbeats, history, rebalance
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
+from metadata.release import VERSION
 
 log = logging.getLogger(__name__)
 Act = Callable[[], object]

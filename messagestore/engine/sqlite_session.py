@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import LOCK_TIMEOUT_S, Fits, Result, Step, taken, unreachable
@@ -90,7 +91,9 @@ class SqliteSession:
 
     def __init__(self, *, name: str, path: Path) -> None:
         self._name = name
+        self._path = path
         self._lock = _file_lock(path)
+        self._held: list[IO[bytes]] = []  # locks that end with the session
         self.clean = True
         try:
             self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -152,6 +155,17 @@ class SqliteSession:
         cursor.close()
         return Result(rows, len(rows))
 
+    def lock_file(self, purpose: str) -> bool:
+        """Take an advisory lock beside the file until this session is closed; False if another holds it."""
+        handle = open(self._path.with_name(f"{self._path.name}.{purpose}"), "ab")  # noqa: SIM115
+        try:
+            fcntl.flock(handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            return False
+        self._held.append(handle)
+        return True
+
     def cut(self) -> None:
         """See Session; nobody waits for a file."""
 
@@ -164,3 +178,5 @@ class SqliteSession:
 
     def close(self) -> None:
         self._db.close()
+        for handle in self._held:
+            handle.close()

@@ -47,8 +47,8 @@ NEVER = sys.maxsize
 _turn = threading.Lock()
 
 
-def alter(session: Session, *, queue: int, change: Callable[[], object], urgent: bool = False) -> None:
-    """Change a queue's table; whoever writes to it waits no longer than a second, at most three times.
+def alter(session: Session, *, table: str, change: Callable[[], object], urgent: bool = False) -> None:
+    """Change a table; whoever writes to it waits no longer than a second, at most three times.
 
     `urgent`: without regard to long transactions, because nobody can write anyway. Raises NodeUnavailable.
     """
@@ -68,13 +68,14 @@ def alter(session: Session, *, queue: int, change: Callable[[], object], urgent:
             return
         except db_errors.RolledBack as fault:
             why = fault.detail
-    raise NodeUnavailable(f"Table {running.message_table(queue)} cannot be changed now: {why}.")
+    raise NodeUnavailable(f"Table {table} cannot be changed now: {why}.")
 
 
 def take_turn(session: Session, *, queue: int) -> None:
     """Let no other session change the queue's table until this one closes. Raises NodeUnavailable."""
-    if not partition_sql.take_table_lock(session, queue=queue, seconds=2):
-        raise NodeUnavailable(f"Table {running.message_table(queue)} is locked by another session.")
+    table = running.message_table(queue)
+    if not partition_sql.take_table_lock(session, table=table, seconds=2):
+        raise NodeUnavailable(f"Table {table} is locked by another session.")
 
 
 def extend(queue: int, *, urgent: bool = True) -> int:
@@ -93,7 +94,7 @@ def extend(queue: int, *, urgent: bool = True) -> int:
             ends = _wanted(session, queue, head, known)
             if ends:
                 change = partial(partition_sql.add_partitions, session, queue=queue, ends=ends)
-                alter(session, queue=queue, change=change, urgent=urgent)
+                alter(session, table=running.message_table(queue), change=change, urgent=urgent)
                 log.info("Queue %d: new partitions at log end offset %d, with ends %s", queue, head, ends)
             return [*(one.end for one in known), *ends][-AHEAD]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from messagestore import sweeping
 from messagestore.heads import durability
-from messagestore.pool import node_pools, session_pool
+from messagestore.pool import node_guard, node_pools, session_pool
 from messagestore.tables import promotion_sql, queue_sql, running
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -33,7 +33,8 @@ _WITHOUT_TABLE = ("creating", "retired")  # their tables may not be there yet, o
 class PlannedNode:
     """A node as jobs reach it; `username` is empty if it has no reader account, or the actor may not have it.
 
-    `identity` stands in its database too: by it an archive knows whose messages it holds.
+    `identity` stands in its database too: by it an archive knows whose messages it holds. `min_release` is
+    the oldest release whose jobs can read its tables, '' if all can.
     """
 
     name: str
@@ -42,6 +43,7 @@ class PlannedNode:
     port: int
     database: str
     identity: str
+    min_release: str
     username: str
     password: str = field(repr=False)
 
@@ -133,6 +135,7 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
 def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
     info = node_pools.node(node_id).info
     embedded = info.engine == "sqlite"
+    found = node_guard.schema(info)  # `_queues` has just asked the node
     return PlannedNode(
         name=info.name,
         engine=info.engine,
@@ -140,6 +143,7 @@ def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
         port=info.port,
         database=str(session_pool.sqlite_path(info.database)) if embedded else info.database,
         identity=info.identity,
+        min_release=found.min_release if found is not None else "",
         username=account.username,
         password=account.password,
     )

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from messagestore.engine import db_errors
+from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
-from messagestore.pool import session_pool
+from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
 from metadata.actors import Actor
@@ -67,6 +67,15 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "own": "The database has the data of this node, with %(queues)d queues.",
     "foreign": "The database has the data of another node, or none.",
     "quarantined": "Brokers do not serve the node: %(why)s",
+    "schema": "The tables have schema version %(version)d.",
+    "old_schema": (
+        "The tables have schema version %(version)d, and %(changes)d changes are missing. Brokers work with "
+        "them. Run manage.py upgrade_nodes when all brokers have this release."
+    ),
+    "new_schema": (
+        "The tables have schema version %(version)d of a later release. This release works with them."
+    ),
+    "misfit": "Brokers of this release do not serve the node: %(why)s",
     "normal": "The node will store messages of topics.",
     "failure": "The node will store only retries and dead letters.",
     "first_failure": "There is no retry node yet, so failed messages cannot be stored for a retry. Register "
@@ -194,6 +203,22 @@ def _of_own_data(session: Session, info: NodeInfo) -> Finding:
     return Finding("data", "ok", "own", {"queues": len(found.heads)})
 
 
+def _of_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
+    """Compare the version of the tables, if there are any, with that of this release."""
+    try:
+        found = promotion_sql.read_schema(session)
+    except db_errors.Final:
+        return
+    why = node_guard.misfit(info.name, found)
+    if why:
+        yield Finding("schema", "bad", "misfit", {"why": why})
+    elif info.id:
+        words = {"version": found.version, "changes": len(node_sql.pending_changes(session))}
+        newer = found.version > schema_steps.VERSION
+        text = "old_schema" if words["changes"] else "new_schema" if newer else "schema"
+        yield Finding("schema", "ok" if text == "schema" else "warn", text, words)
+
+
 def _either(good: bool, about: str, right: str, wrong: str, /, **words: Any) -> Finding:
     return Finding(about, "ok" if good else "bad", right if good else wrong, words)
 
@@ -212,7 +237,7 @@ def _of_place(info: NodeInfo) -> Iterator[Finding]:
 def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
     begun = time.monotonic()
     try:
-        with session_pool.direct(info) as session:
+        with session_pool.direct(info, any_schema=True) as session:
             yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
@@ -229,6 +254,7 @@ def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool)
         words = {"right": missing, "database": info.database}
         yield _either(not missing, "rights", "rights", "no_right", **words)
     yield _of_clock(session)
+    yield from _of_schema(session, info)
     yield of_data(session, unsafe=unsafe) if info.id == 0 else _of_own_data(session, info)
 
 

@@ -6,12 +6,12 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from messagestore import sweeping
-from messagestore.engine import db_errors
+from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
 from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, reason
@@ -186,10 +186,15 @@ def _apply(node_id: int, state: str) -> None:
 
 
 def ping(node_id: int) -> float:
-    """Seconds that a smallest question to a node takes. Raises NodeUnavailable."""
+    """Seconds that a smallest question to a node takes. Raises NodeUnavailable.
+
+    It is about the version of the node's tables: so a process learns within a pass of `probe` that another
+    release changed them.
+    """
     begun = time.monotonic()
-    with node_pools.node(node_id).reading() as session:
-        node_sql.now_ms(session)
+    node = node_pools.node(node_id)
+    with node.reading() as session:
+        node_guard.look(node.info, session)
     return time.monotonic() - begun
 
 
@@ -207,6 +212,15 @@ def probe() -> None:
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
     _report_barred()
+    _look_at_misfits()
+
+
+def _look_at_misfits() -> None:
+    """Serve nodes again whose tables were upgraded, or restored, for this release meanwhile."""
+    known = snapshot.current().nodes
+    for node_id in node_guard.misfits().keys() & known.keys():
+        with suppress(CatmqError), session_pool.direct(known[node_id], any_schema=True) as session:
+            node_guard.look(known[node_id], session)
 
 
 def _report_barred() -> None:
@@ -236,13 +250,26 @@ def report_heads() -> None:
 
 def quarantined() -> dict[str, str]:
     """{node name: why no broker may serve it}, as this process knows."""
-    found = node_guard.quarantined()
+    found = node_guard.misfits() | node_guard.quarantined()
     why = {
         info.name: info.quarantined
         or (found[info.id].why if found.get(info.id, (0,))[0] == info.epoch else "")
         for info in snapshot.current().nodes.values()
     }
     return {name: text for name, text in why.items() if text}
+
+
+def schema_version(node_id: int) -> int | None:
+    """Version of a node's tables, None before this process has asked the node."""
+    info = snapshot.current().nodes.get(node_id)
+    found = node_guard.schema(info) if info is not None else None
+    return None if found is None else found.version
+
+
+def can_be_upgraded(node_id: int) -> bool:
+    """Return True if the version of a node's tables is below that of this release."""
+    version = schema_version(node_id)
+    return version is not None and version < schema_steps.VERSION
 
 
 def note_heads() -> int:

@@ -172,7 +172,7 @@ class Node:
         lowest = {} if self._behind else node_guard.lowest_heads(self.info)
         session = session_pool.connect(self.info)
         try:
-            node_guard.check_server(self.info, session, lowest=lowest)
+            node_guard.check_server(self.info, session, lowest=lowest, primary=not self._behind)
         except BaseException:
             session.close()
             raise

@@ -4,6 +4,8 @@ It must hold this node's data, and no head may be lower than it was known to be 
 `head_seen` of metadata). A node whose heads went back is *quarantined*: this process serves nothing from it
 until `manage.py promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells
 metadata, so that the other brokers stop, too.
+
+The tables may be those of another release: see `check_schema`.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
-from messagestore.engine import db_errors
+from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import known_heads
 from messagestore.tables import promotion_sql
+from messagestore.tables.shapes import Schema
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import NodeUnavailable
+from metadata.release import VERSION, is_older
 
 log = logging.getLogger(__name__)
 _COMPLAIN_EVERY_S = 60.0
@@ -36,6 +41,8 @@ class Quarantine(NamedTuple):
 
 _guard = threading.Lock()
 _quarantined: dict[int, Quarantine] = {}
+_misfits: dict[int, Quarantine] = {}  # nodes whose tables this release cannot use; another one may
+_schemas: dict[int, Schema] = {}
 _complained: dict[tuple[int, str], float] = {}
 
 
@@ -46,11 +53,70 @@ def check(info: NodeInfo) -> None:
         why = why or mine.why
     if why:
         raise NodeUnavailable(f"Node {info.name} is not served: {why}", retry_after_ms=5000)
+    misfit = _misfits.get(info.id)
+    if misfit is not None and misfit.epoch == info.epoch:
+        raise NodeUnavailable(misfit.why, retry_after_ms=5000)
 
 
 def quarantined() -> dict[int, Quarantine]:
     """{node id: why} of what this process has met."""
     return dict(_quarantined)
+
+
+def misfits() -> dict[int, Quarantine]:
+    """{node id: why} of the nodes whose tables this release cannot use."""
+    return dict(_misfits)
+
+
+def schema(info: NodeInfo) -> Schema | None:
+    """Version of a node's tables as this process saw it last; None before it has asked the node."""
+    return _schemas.get(info.id)
+
+
+def look(info: NodeInfo, session: Session) -> None:
+    """Ask a node a smallest question, and learn the version of its tables. Raises NodeUnavailable."""
+    with suppress(db_errors.Final):  # without the table: `check_server` tells, of a new connection
+        note_schema(info, promotion_sql.read_schema(session))
+
+
+def check_release(info: NodeInfo, session: Session) -> None:
+    """Raise NodeUnavailable if this release cannot use the tables in a database; one may have none."""
+    with suppress(db_errors.Final):
+        check_schema(info, promotion_sql.read_schema(session))
+
+
+def note_schema(info: NodeInfo, found: Schema) -> None:
+    """Remember the version of a node's tables. If they are a misfit, raise NodeUnavailable, and let `check`
+    raise it from now on."""
+    _schemas[info.id] = found
+    why = misfit(info.name, found)
+    if not why:
+        _misfits.pop(info.id, None)
+        return
+    if info.id not in _misfits:
+        log.error("%s", why)
+    _misfits[info.id] = Quarantine(info.epoch, why)
+    check(info)
+
+
+def check_schema(info: NodeInfo, found: Schema) -> None:
+    """Raise NodeUnavailable if this release cannot use tables of such a version."""
+    if why := misfit(info.name, found):
+        raise NodeUnavailable(why, retry_after_ms=5000)
+
+
+def misfit(name: str, found: Schema) -> str:
+    """Return why this release cannot use a node's tables, and what to do; '' if it can."""
+    if is_older(VERSION, found.min_release):
+        return (
+            f"Node {name} needs CatMQ >= {found.min_release}, this is {VERSION}: install that release here."
+        )
+    if found.version < schema_steps.OLDEST:
+        return (
+            f"Node {name} has schema version {found.version}, and CatMQ {VERSION} needs "
+            f"{schema_steps.OLDEST} or later: run manage.py upgrade_nodes --node {name}."
+        )
+    return ""
 
 
 def lowest_heads(info: NodeInfo) -> dict[int, int]:
@@ -64,8 +130,13 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
     return {queue: head for queue, head in lowest.items() if head}
 
 
-def check_server(info: NodeInfo, session: Session, *, lowest: Mapping[int, int]) -> None:
-    """Raise NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table."""
+def check_server(
+    info: NodeInfo, session: Session, *, lowest: Mapping[int, int], primary: bool = True
+) -> None:
+    """Raise NodeUnavailable unless the server may be served from, StoreCorrupt if it lacks a table.
+
+    A replica, which is not the `primary`, may be behind: nothing is remembered of its schema.
+    """
     if not info.identity:
         return  # registered before nodes were marked
     standing = _standing(info, session)
@@ -74,6 +145,10 @@ def check_server(info: NodeInfo, session: Session, *, lowest: Mapping[int, int])
         raise db_errors.Unreachable(
             f"Node {info.name}: the database at its address has no data, or that of another node."
         )
+    if primary:
+        note_schema(info, standing.schema)
+    else:
+        check_schema(info, standing.schema)
     for queue, head in lowest.items():
         if standing.heads.get(queue, 0) < head:
             _quarantine(info, queue, standing.heads.get(queue), head)

@@ -15,6 +15,7 @@ from pathlib import Path
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S, MySqlSession, Session
 from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.pool import node_guard
 from messagestore.pool.circuit import SILENT_S
 from messagestore.pool.slow_nodes import SlowAnswers
 from metadata.cache.snapshot_types import NodeInfo
@@ -46,13 +47,16 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
 
 
 @contextmanager
-def direct(info: NodeInfo, **limits: int) -> Iterator[Session]:
+def direct(info: NodeInfo, *, any_schema: bool = False, **limits: int) -> Iterator[Session]:
     """A session beside the pool, which lends none of a node that is offline; closed, not used again.
 
-    `limits` are those of `connect`. Raises NodeUnavailable.
+    `any_schema`: also to tables that this release cannot use. `limits` are those of `connect`. Raises
+    NodeUnavailable.
     """
     session = connect(info, **limits)
     try:
+        if not any_schema:
+            node_guard.check_release(info, session)
         yield session
     except db_errors.Ambiguous as fault:
         raise NodeUnavailable(fault.detail) from fault

@@ -15,7 +15,7 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.retention.planning import QueuePlan, plan
 from messagestore.sweeping import Progress
-from messagestore.tables import audit_sql, partition_sql, queue_sql
+from messagestore.tables import audit_sql, partition_sql, queue_sql, running
 from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
@@ -228,5 +228,5 @@ def _drop_one(session: Session, queue: int) -> int | None:
     if not going:
         return None
     change = partial(partition_sql.drop_partition, session, queue=queue, name=going[0])
-    partitions.alter(session, queue=queue, change=change)
+    partitions.alter(session, table=running.message_table(queue), change=change)
     return len(going) - 1

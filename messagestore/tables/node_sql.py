@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from messagestore.engine import db_errors
+from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
+from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.tables import audit_sql, partition_sql
 from messagestore.tables.running import message_table, rows_of, step
-from messagestore.tables.shapes import ServerFacts
+from messagestore.tables.shapes import ServerFacts, TableChange
 from metadata.grouping import chunks, grouped
 
 _RIGHTS = {  # in the order in which they are tried
@@ -65,6 +67,40 @@ def try_rights(session: Session, *, table: str) -> str:
         except db_errors.Final:
             missing = missing or right
     return missing
+
+
+def pending_changes(session: Session) -> list[TableChange]:
+    """Changes that the node's tables still lack, in the order in which they are to be made."""
+    queues = [message_table(queue) for queue in sorted(audit_sql.message_tables(session))]
+    pending = []
+    for one in schema_steps.STEPS:
+        of_queues = one.table == schema_steps.QUEUES
+        pattern = "message%" if of_queues else one.table
+        made = {name for (name,) in rows_of(session, "select_tables_with", tables=pattern, column=one.column)}
+        tables = queues if of_queues else [one.table]
+        pending += [TableChange(table, one) for table in tables if table not in made]
+    return pending
+
+
+def make_change(session: Session, change: TableChange) -> None:
+    session.transact(step(session, change.step.statement, table=change.table))
+
+
+def write_schema_version(session: Session, *, version: int) -> None:
+    """Record that the node's tables have every step up to a version."""
+    session.transact(step(session, "update_schema_version", version=version))
+
+
+def write_min_release(session: Session, *, release: str) -> None:
+    """Record the oldest release that may use the node's tables from now on."""
+    session.transact(step(session, "update_min_release", release=release))
+
+
+def take_upgrade_lock(session: Session) -> bool:
+    """Return True if this session is the one that may change the node's tables, until it is closed."""
+    if isinstance(session, SqliteSession):
+        return session.lock_file("upgrade")
+    return partition_sql.take_table_lock(session, table="node_identity", seconds=2)
 
 
 _AT_ONCE = 100  # messages whose times are looked up in one round trip

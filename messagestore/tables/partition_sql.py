@@ -48,9 +48,9 @@ def limit_lock_wait(session: Session) -> None:
     session.run(step(session, "limit_lock_wait"))
 
 
-def take_table_lock(session: Session, *, queue: int, seconds: int) -> bool:
-    """Return True if this session is the one that may change the queue's table, until it is closed."""
-    rows = rows_of(session, "take_table_lock", table_name=message_table(queue), seconds=seconds)
+def take_table_lock(session: Session, *, table: str, seconds: int) -> bool:
+    """Return True if this session is the one that may change the table, until it is closed."""
+    rows = rows_of(session, "take_table_lock", table_name=table, seconds=seconds)
     return bool(rows[0][0] == 1)
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from messagestore.engine import schema_steps
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.running import ids, key_of, rows_of, step
-from messagestore.tables.shapes import ReaderKey
+from messagestore.tables.shapes import ReaderKey, Schema
 from metadata.grouping import chunks, grouped
 
 _TOGETHER = 200  # queues or readers in one transaction
 
 
 class Standing(NamedTuple):
-    """Identity of the node whose data a database holds ('' if nobody's), and {queue: head} of all queues."""
+    """Contents of a node's database: its identity ('' if it is nobody's), {queue: head}, its schema."""
 
     identity: str
     heads: dict[int, int]
+    schema: Schema = Schema()
 
 
 class Replication(NamedTuple):
@@ -28,7 +30,8 @@ class Replication(NamedTuple):
 
 
 def write_identity(session: Session, *, identity: str) -> None:
-    session.run(step(session, "create_identity"))
+    """Mark a database as that of a node. One that is marked so already keeps its schema version."""
+    session.run(step(session, "create_identity", version=schema_steps.VERSION))
     session.transact(step(session, "write_identity", identity=identity))
 
 
@@ -39,9 +42,17 @@ def read_identity(session: Session) -> str:
 
 
 def read_standing(session: Session) -> Standing:
-    """Identity and heads, in one round trip."""
+    """Identity, heads and schema, in one round trip."""
     identity, heads = session.run(step(session, "select_standing"))[-2:]
-    return Standing(str(identity.rows[0][0]) if identity.rows else "", dict(heads.rows))
+    if not identity.rows:
+        return Standing("", dict(heads.rows))
+    return Standing(str(identity.rows[0][0]), dict(heads.rows), Schema(*identity.rows[0][1:3]))
+
+
+def read_schema(session: Session) -> Schema:
+    """Version of a node's tables. Raises `Final` where no identity ever stood."""
+    rows = rows_of(session, "select_identity")
+    return Schema(*rows[0][1:3]) if rows else Schema()
 
 
 def read_highest_committed(session: Session) -> dict[int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from messagestore.engine.messages import NewMessage
+from messagestore.engine.schema_steps import SchemaStep
 
 
 class Head(NamedTuple):
@@ -173,6 +174,23 @@ class LongTransaction(NamedTuple):
     connection: int
     user: str
     seconds: int
+
+
+class Schema(NamedTuple):
+    """Version of a node's tables, and the oldest release that may use them, '' for every one.
+
+    The defaults are those of a node whose tables hold neither.
+    """
+
+    version: int = 1
+    min_release: str = ""
+
+
+class TableChange(NamedTuple):
+    """A step that one table still lacks."""
+
+    table: str
+    step: SchemaStep
 
 
 class ServerFacts(NamedTuple):

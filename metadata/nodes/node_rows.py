@@ -210,6 +210,14 @@ def set_account(*, name: str, username: str, password: str, actor: Actor) -> Non
     changed("node", row.pk)
 
 
+@transactional
+def note_schema(
+    *, verb: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any], actor: Actor
+) -> None:
+    """Record in the audit log what was done to the tables of a node."""
+    audit.record(actor=actor, verb=verb, kind="node", name=name, before=before, after=after)
+
+
 def _sealed(password: str) -> str:
     """The password as it is kept. Raises Conflict(foreign_keys): nobody else could read it."""
     if password:

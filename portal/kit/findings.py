@@ -16,6 +16,7 @@ ABOUT: dict[str, Text] = {
     "durable": lazy("Durability"),
     "rights": lazy("Rights of the account"),
     "clock": lazy("Clock"),
+    "schema": lazy("Schema version"),
     "data": lazy("Existing data"),
     "kind": lazy("Kind"),
     "place": lazy("Place"),

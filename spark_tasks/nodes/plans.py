@@ -16,6 +16,7 @@ from catmq_client import HttpTransport
 from catmq_client.admin.calls import path_of
 from catmq_client.errors import CatmqError
 from catmq_client.http.transport import request_until
+from catmq_client.version import VERSION, is_older
 from spark_tasks.errors import JobError, NodeError, OptionError
 
 PATIENCE_S = 30.0  # for a broker that is away
@@ -114,7 +115,15 @@ def fetch(
 
 
 def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
-    """Return a node's address; one without a reader account must be named in the environment."""
+    """Return a node's address; one without a reader account must be named in the environment.
+
+    Raises NodeError, also if this release cannot read the tables of the node.
+    """
+    needed = node.get("min_release", "")  # a broker of 0.1 does not tell
+    if is_older(VERSION, needed):
+        raise NodeError(
+            f"node {node['name']} needs CatMQ >= {needed}, this is {VERSION}: install that release here"
+        )
     place = {name: node[name] for name in ("name", "engine", "host", "port", "database", "identity")}
     if node["username"] or node["engine"] == "sqlite":
         return Address(**place, username=node["username"], password=node["password"])

@@ -29,6 +29,7 @@ from tests.acceptance.scenarios import (
     lost_nodes,
     main_job,
     metadata_away,
+    mixed_releases,
     restarts,
     shaky,
     slow_clients,
@@ -193,6 +194,11 @@ def play_repeats(stage: Stage, pair: Pair) -> None:
     linked.run_repeats(stage, pair, seconds=60)
 
 
+def play_mixed_releases(stage: Stage, pair: Pair) -> None:
+    """Brokers of two releases go up and down while nodes are upgraded, --times times (default 2)."""
+    mixed_releases.run(stage, pair, rounds=stage.times or 2)
+
+
 def run_selftest(engine: str) -> int:
     """Plants defects in the journals and tables of a clean run and shows that the judge names each."""
     program = [sys.executable, "-m", "tests.acceptance.programs.selftest"]
@@ -230,6 +236,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "tmpdir-full": play_tmpdir_full,
     "metadata-frozen-short": play_metadata_frozen_short,
     "repeats": play_repeats,
+    "mixed-releases": play_mixed_releases,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"

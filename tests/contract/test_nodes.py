@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from messagestore.nodes import registry, upgrade
+from metadata import actors
 from metadata.models import AuditLog, DbNode
 from tests.support.broker import Broker, problem
 from tests.support.mariadb import MariaDB
+from tests.support.older_tables import make_older
 
 Given = dict[str, Any]
 
@@ -87,3 +90,15 @@ def test_all_of_it_needs_the_right_admin(broker: Broker) -> None:
         ("POST", "/nodes/main/adopt", {}),
     ):
         problem(weak.call(method, path, body), 403, "forbidden")
+
+
+def test_a_node_tells_the_version_of_its_tables(broker: Broker, queue: int) -> None:
+    make_older()
+    registry.probe()
+    node = broker.ok("GET", "/nodes/main")
+    assert (node["schema_version"], node["upgrade_possible"]) == (1, True)
+    upgrade.upgrade(actor=actors.command("test"))
+    registry.probe()
+    (node,) = [one for one in broker.ok("GET", "/nodes")["nodes"] if one["name"] == "main"]
+    assert (node["schema_version"], node["upgrade_possible"]) == (2, False)
+    assert [one["min_release"] for one in broker.ok("GET", "/topics/single/read-plan")["nodes"]] == [""]

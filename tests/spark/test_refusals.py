@@ -38,6 +38,13 @@ def test_a_node_without_a_reader_account_is_read_by_the_account_of_the_environme
     assert (found.username, found.password) == ("me", "a@b")
 
 
+def test_a_node_that_a_later_release_changed_is_refused_with_the_release_it_needs() -> None:
+    node = {**NODE, "username": "me", "password": "p", "min_release": "9.1"}
+    with pytest.raises(NodeError, match=r"node node-1 needs CatMQ >= 9\.1, this is \d+\.\d+\.\d+: install"):
+        plans._address(node, {})
+    assert plans._address({**node, "min_release": "0.1"}, {}).username == "me"
+
+
 def test_an_address_never_shows_its_account() -> None:
     assert "hidden" not in f"{NOWHERE} {NOWHERE!r}"
     assert "reader" not in repr(NOWHERE)

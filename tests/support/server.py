@@ -29,7 +29,8 @@ STOP_S = 90
 class Server:
     """A server of `data`; `environ` adds settings, e.g. CATMQ_DATABASE_URL.
 
-    On the embedded engine it finds its databases migrated, unless `from_nothing`.
+    On the embedded engine it finds its databases migrated, unless `from_nothing`. `root` is where its
+    code lies; that of another release runs with our packages.
     """
 
     data: Path
@@ -37,6 +38,7 @@ class Server:
     environ: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     from_nothing: bool = False
+    root: Path = ROOT
 
     @property
     def url(self) -> str:
@@ -61,11 +63,15 @@ class Server:
 
     def command(self) -> list[str]:
         """How the server is started."""
-        return [str(ROOT / "script/server"), "--port", str(self.port), "--data", str(self.data)]
+        where = ["--port", str(self.port), "--data", str(self.data)]
+        if self.root != ROOT:  # script/server would install that release's requirements
+            return [sys.executable, "-P", "-m", "catmq_site.server.supervisor", *where]
+        return [str(ROOT / "script/server"), *where]
 
     def environment(self) -> dict[str, str]:
         """The environment without the test session's own settings; the directory marks our processes."""
-        return clean_environment() | {"CATMQ_DATA_DIR": str(self.data)} | dict(self.environ)
+        code = {"PYTHONPATH": str(self.root)} if self.root != ROOT else {}
+        return clean_environment() | {"CATMQ_DATA_DIR": str(self.data)} | code | dict(self.environ)
 
     def start(self) -> Server:
         """Starts and waits for the line on stdout."""
@@ -165,7 +171,7 @@ class Server:
 
     def manage(self, *arguments: str) -> str:
         """What a management command prints, run beside the server."""
-        command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+        command = [sys.executable, str(self.root / "manage.py"), *arguments]
         done = subprocess.run(
             command, env=self.environment(), capture_output=True, text=True, check=False, timeout=READY_S
         )

@@ -275,21 +275,24 @@ SELECT batch_id, queue_id, first_offset, message_count, digest,
  ORDER BY batch_id
 
 -- What the loss of a node asks (messagestore/vetting, promotion). The last ones are not for every account.
+-- A node of schema version 1 has the identity only, so whoever wants more takes all columns there are.
 
 -- name: create_identity
 CREATE TABLE IF NOT EXISTS node_identity (
-    identity VARCHAR(36) NOT NULL PRIMARY KEY
+    identity       VARCHAR(36) NOT NULL PRIMARY KEY,
+    schema_version INT         NOT NULL DEFAULT {version},
+    min_release    VARCHAR(20) NOT NULL DEFAULT ''
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 
 -- name: write_identity
-DELETE FROM node_identity;
-INSERT INTO node_identity (identity) VALUES (:identity)
+DELETE FROM node_identity WHERE identity <> :identity;
+INSERT INTO node_identity (identity) VALUES (:identity) ON DUPLICATE KEY UPDATE identity = :identity
 
 -- name: select_identity
-SELECT identity FROM node_identity
+SELECT * FROM node_identity
 
 -- name: select_standing
-SELECT identity FROM node_identity;
+SELECT * FROM node_identity;
 SELECT queue_id, head FROM queue_head
 
 -- name: select_highest_committed
@@ -382,6 +385,23 @@ DELETE FROM {table}
 SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body) + COALESCE(LENGTH(headers), 0) + COALESCE(LENGTH(msg_key), 0)
        + COALESCE(LENGTH(tag), 0) + COALESCE(LENGTH(trace_id), 0) + LENGTH(producer)), 0) AS SIGNED)
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+
+-- Changes of node tables (messagestore/engine/schema_steps.py), and what a run of them asks.
+
+-- name: add_schema_version
+ALTER TABLE node_identity
+  ADD COLUMN schema_version INT NOT NULL DEFAULT 1,
+  ADD COLUMN min_release VARCHAR(20) NOT NULL DEFAULT '', ALGORITHM=INSTANT
+
+-- name: update_schema_version
+UPDATE node_identity SET schema_version = :version
+
+-- name: update_min_release
+UPDATE node_identity SET min_release = :release
+
+-- name: select_tables_with
+SELECT table_name FROM information_schema.columns
+ WHERE table_schema = DATABASE() AND table_name LIKE :tables AND column_name = :column
 
 -- The size of the node's files, exactly where the account may see it (PROCESS), else as statistics say.
 

@@ -244,18 +244,20 @@ SELECT batch_id, queue_id, first_offset, message_count, digest, stored_at
 
 -- name: create_identity
 CREATE TABLE IF NOT EXISTS node_identity (
-    identity TEXT NOT NULL PRIMARY KEY
+    identity       TEXT    NOT NULL PRIMARY KEY,
+    schema_version INTEGER NOT NULL DEFAULT {version},
+    min_release    TEXT    NOT NULL DEFAULT ''
 )
 
 -- name: write_identity
-DELETE FROM node_identity;
-INSERT INTO node_identity (identity) VALUES (:identity)
+DELETE FROM node_identity WHERE identity <> :identity;
+INSERT OR IGNORE INTO node_identity (identity) VALUES (:identity)
 
 -- name: select_identity
-SELECT identity FROM node_identity
+SELECT * FROM node_identity
 
 -- name: select_standing
-SELECT identity FROM node_identity;
+SELECT * FROM node_identity;
 SELECT queue_id, head FROM queue_head
 
 -- name: select_highest_committed
@@ -291,6 +293,22 @@ DELETE FROM {table}
 SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + COALESCE(LENGTH(headers), 0) + COALESCE(LENGTH(msg_key), 0)
        + COALESCE(LENGTH(tag), 0) + COALESCE(LENGTH(trace_id), 0) + LENGTH(producer)), 0)
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+
+-- Changes of node tables (messagestore/engine/schema_steps.py), and what a run of them asks.
+
+-- name: add_schema_version
+ALTER TABLE node_identity ADD COLUMN schema_version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE node_identity ADD COLUMN min_release TEXT NOT NULL DEFAULT ''
+
+-- name: update_schema_version
+UPDATE node_identity SET schema_version = :version
+
+-- name: update_min_release
+UPDATE node_identity SET min_release = :release
+
+-- name: select_tables_with
+SELECT t.name FROM sqlite_master t, pragma_table_info(t.name) c
+ WHERE t.type = 'table' AND t.name LIKE :tables AND c.name = :column
 
 -- What the file takes, and how much of that deleted rows have left free for new ones.
 

@@ -137,6 +137,14 @@ def _full_in(room: disks.Space | None, growth: Growth | None) -> str:
     return DASH if left is None or left > FAR_DAYS else lasts(left * DAY)
 
 
+def _schema(view: NodeView) -> str | None:
+    version = registry.schema_version(view.id)
+    if version is None or not registry.can_be_upgraded(view.id):
+        return None if version is None else str(version)
+    command = f"manage.py upgrade_nodes --node {view.name}"
+    return _("%(version)d, can be upgraded: %(command)s") % {"version": version, "command": command}
+
+
 def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
     replica = f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
     return [
@@ -147,6 +155,7 @@ def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
         Fact(_("Reader account"), view.reader_username or None),
         Fact(_("Tables of queues"), growth and growth.tables),
         Fact(_("Epoch"), view.epoch),
+        Fact(_("Schema version"), _schema(view)),
         Fact(_("Chosen for new queues"), _("no") if view.dedicated else _("yes")),
         Fact(_("Capacity, GB"), view.capacity_gb),
         Fact(_("Replica"), replica, kind="code"),

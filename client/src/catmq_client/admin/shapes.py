@@ -141,6 +141,8 @@ class Node(TypedDict):
     dedicated: bool
     epoch: int
     queues: int
+    schema_version: int | None
+    upgrade_possible: bool
 
 
 class FoundMessages(TypedDict):
@@ -324,6 +326,7 @@ class PlannedNode(TypedDict):
     port: int
     database: str
     identity: str
+    min_release: str
     username: str
     password: str
 

@@ -1,0 +1,65 @@
+"""Nodes as an earlier release made them, and steps of a later release."""
+
+from __future__ import annotations
+
+import pytest
+
+from messagestore.engine import schema_steps, statements
+from messagestore.engine.schema_steps import SchemaStep
+from messagestore.pool import node_guard, node_pools, session_pool
+from messagestore.tables import node_sql
+from metadata.cache import snapshot
+from metadata.cache.snapshot_types import NodeInfo
+from tests.support.spare_nodes import NodeDatabase
+
+LATER = SchemaStep(3, schema_steps.QUEUES, "lane", "add_lane", "what a test needs")
+_TEXTS = {
+    "mysql": "-- name: add_lane\nALTER TABLE {table} ADD COLUMN lane INT NULL, ALGORITHM=INSTANT",
+    "sqlite": "-- name: add_lane\nALTER TABLE {table} ADD COLUMN lane INTEGER NULL",
+}
+
+
+def database(info: NodeInfo) -> NodeDatabase:
+    """The database of a node, to be looked at behind the product's back."""
+    place = {"engine": info.engine, "host": info.host, "port": info.port, "username": info.username}
+    where = str(session_pool.sqlite_path(info.database)) if info.engine == "sqlite" else info.database
+    return NodeDatabase({**place, "database": where, "password": info.password})
+
+
+def make_older(name: str = "main") -> NodeInfo:
+    """Turn a node into one of schema version 1, whose identity is all that its table holds."""
+    info = snapshot.find_node(name)
+    with database(info).cursor() as cursor:
+        for column in ("schema_version", "min_release"):
+            cursor.execute(f"ALTER TABLE node_identity DROP COLUMN {column}")
+    evict(info)
+    return info
+
+
+def evict(info: NodeInfo) -> None:
+    """Forget what this process knows of a node, as one that has just started."""
+    node_pools.evict_all()
+    node_guard._schemas.pop(info.id, None)
+    node_guard._misfits.pop(info.id, None)
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, step: SchemaStep = LATER, *, oldest: int = 1) -> None:
+    """Add a step to those that this release makes."""
+    for engine, text in _TEXTS.items():
+        monkeypatch.setitem(statements.load(engine), step.statement, statements.parse(text)[step.statement])
+    monkeypatch.setattr(schema_steps, "STEPS", (*schema_steps.STEPS, step))
+    monkeypatch.setattr(schema_steps, "VERSION", step.version)
+    monkeypatch.setattr(schema_steps, "OLDEST", oldest)
+
+
+def columns(info: NodeInfo, table: str) -> list[str]:
+    """The columns of a table, in order."""
+    with database(info).cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table} LIMIT 0")
+        return [one[0] for one in cursor.description]
+
+
+def need(info: NodeInfo, release: str) -> None:
+    """Have a newer release keep all before it from a node."""
+    with session_pool.direct(info, any_schema=True) as session:
+        node_sql.write_min_release(session, release=release)
