@@ -44,6 +44,8 @@ class PlannedNode:
     identity: str
     username: str
     password: str = field(repr=False)
+    tls: str = "off"
+    tls_ca: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +144,6 @@ def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
         identity=info.identity,
         username=account.username,
         password=account.password,
+        tls=info.tls,
+        tls_ca=info.tls_ca,
     )

@@ -40,13 +40,21 @@ class Plan:
     lost: tuple[Lost, ...]
 
 
-def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None) -> Plan:
+def promote(
+    *,
+    name: str,
+    actor: Actor,
+    host: str = "",
+    port: int | None = None,
+    tls: str | None = None,
+    tls_ca: str | None = None,
+) -> Plan:
     """Plan what `promotion.promote` would do. Needs `admin`.
 
     Raises Invalid (node_refused), NotFound, NodeUnavailable when it would be refused.
     """
     info = found(name, actor)
-    target = target_of(info, host=host, port=port)
+    target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
     with session_pool.direct(target) as session:
         check(session, info=info, target=target)
         old_heads = _heads_now(info)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import message_table, rows_of, step
-from messagestore.tables.shapes import ServerFacts
+from messagestore.tables.shapes import ServerFacts, TlsFacts
 from metadata.grouping import chunks, grouped
 
 _RIGHTS = {  # in the order in which they are tried
@@ -30,6 +30,12 @@ def create_node_tables(session: Session) -> None:
 def server_facts(session: Session) -> ServerFacts:
     """The settings of a MySQL / MariaDB server that durability and text depend on."""
     return ServerFacts(*rows_of(session, "select_server")[0])
+
+
+def tls_facts(session: Session) -> TlsFacts:
+    """The encryption of this connection to a MySQL / MariaDB server."""
+    found = {name.lower(): value for name, value in rows_of(session, "select_tls")}
+    return TlsFacts(*(found.get(f"ssl_{field}", "") for field in TlsFacts._fields))
 
 
 def now_ms(session: Session) -> int:

@@ -175,6 +175,14 @@ class LongTransaction(NamedTuple):
     seconds: int
 
 
+class TlsFacts(NamedTuple):
+    """Encryption of a connection, '' if it has none; `server_not_after`: when the certificate ends."""
+
+    version: str
+    cipher: str
+    server_not_after: str
+
+
 class ServerFacts(NamedTuple):
     """Facts that decide whether a MySQL / MariaDB server may be a node."""
 

@@ -326,6 +326,8 @@ class PlannedNode(TypedDict):
     identity: str
     username: str
     password: str
+    tls: str
+    tls_ca: str
 
 
 class ReadPlan(TypedDict):
