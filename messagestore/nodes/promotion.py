@@ -18,12 +18,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.nodes import encryption
+from messagestore.nodes.preflight import refusal
 from messagestore.nodes.registry import check_server
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.pool import session_pool
@@ -108,7 +110,7 @@ def promote(
     info = found(name, actor)
     target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
     run = _Run("promote", info, actor, patience_s, say)
-    with session_pool.direct(target) as session:
+    with reached(target) as session:
         check(session, info=info, target=target)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
@@ -165,6 +167,18 @@ def target_of(
     target = replace(target, tls=tls or info.tls, tls_ca=kept if tls_ca is None else tls_ca)
     node_rows.check_tls(info.name, target.engine, mode=target.tls, ca=target.tls_ca)
     return target
+
+
+@contextmanager
+def reached(target: NodeInfo) -> Iterator[Session]:
+    """A session on the new database. Raises NodeUnavailable, Invalid (node_refused) if TLS fails."""
+    try:
+        with session_pool.direct(target) as session:
+            yield session
+    except NodeUnavailable as error:
+        if encryption.failure(error, target) is None:
+            raise
+        raise Invalid(refusal(error, target, ""), code=Code.NODE_REFUSED) from error
 
 
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:

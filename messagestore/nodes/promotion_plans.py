@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.nodes.promotion import check, found, target_of
+from messagestore.nodes.promotion import check, found, reached, target_of
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
 from messagestore.pool import session_pool
 from messagestore.tables import promotion_sql, queue_sql
@@ -55,7 +55,7 @@ def promote(
     """
     info = found(name, actor)
     target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
-    with session_pool.direct(target) as session:
+    with reached(target) as session:
         check(session, info=info, target=target)
         old_heads = _heads_now(info)
         inspection = _inspected(session, info.id, old_heads)

@@ -27,7 +27,8 @@ class Command(CatmqCommand):
             "url",
             nargs="?",
             help="mysql://user:password@host:3306/database or sqlite:FILE; a final "
-            "?tls=off|on|verify[&ca=FILE] sets encryption (default: on, if the server is on another machine and offers it)",
+            "?tls=off|on|verify[&ca=FILE] sets encryption (default: on, if the server is "
+            "on another machine and offers it)",
         )
         parser.add_argument(
             "--kind",
