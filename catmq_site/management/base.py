@@ -59,8 +59,7 @@ class CatmqCommand(BaseCommand):
         except Cancelled as stop:
             raise CommandError(str(stop), returncode=REFUSED) from None
         except DatabaseError as error:
-            advice = unreachable_advice(error) or "Is it up? Did `manage.py prepare` run?"
-            text = f"The metadata database cannot be used: {error}. {advice}"
+            text = f"The metadata database cannot be used: {error}. {_advice(error)}"
             raise CommandError(text, returncode=LATER) from None
 
     def confirm(self, what: str, name: str, *, yes: bool) -> None:
@@ -97,12 +96,10 @@ def one_line(error: CatmqError) -> str:
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])
 
 
-def unreachable_advice(error: DatabaseError) -> str:
-    """What to do if TLS kept a connection to metadata from being made, else ''."""
+def _advice(error: DatabaseError) -> str:
     where = config.database
-    if where is None:
-        return ""
-    return tls.advice(error, host=where.host, ca=where.encryption.ca)
+    advice = where and tls.advice(error, host=where.host, ca=where.encryption.ca)
+    return advice or "Is it up? Did `manage.py prepare` run?"
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:

@@ -164,7 +164,7 @@ def reason(error: CatmqError, info: NodeInfo) -> str:
     return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
 
 
-def refusal(error: CatmqError, info: NodeInfo, remedy: str) -> str:
+def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
     """Return the same with what to do: about TLS if that failed, else `remedy`."""
     found = encryption.failure(error, info)
     return f"{reason(error, info)}. {Finding('tls', *found).detail if found else remedy}".rstrip()

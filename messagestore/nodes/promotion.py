@@ -178,7 +178,7 @@ def reached(target: NodeInfo) -> Iterator[Session]:
     except NodeUnavailable as error:
         if encryption.failure(error, target) is None:
             raise
-        raise Invalid(refusal(error, target, ""), code=Code.NODE_REFUSED) from error
+        raise Invalid(refusal(error, target, remedy=""), code=Code.NODE_REFUSED) from error
 
 
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:

@@ -77,7 +77,7 @@ def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
         with session_pool.direct(info) as session:
             yield session
     except (NodeUnavailable, db_errors.Final) as error:
-        raise Invalid(refusal(error, info, remedy), code=Code.NODE_REFUSED) from error
+        raise Invalid(refusal(error, info, remedy=remedy), code=Code.NODE_REFUSED) from error
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:

@@ -14,12 +14,14 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="dbnode",
             name="tls",
-            field=models.CharField(db_default="off", default="off", max_length=6),
+            field=models.CharField(db_default="off", default="off", max_length=6, verbose_name="TLS"),
         ),
         migrations.AddField(
             model_name="dbnode",
             name="tls_ca",
-            field=models.CharField(blank=True, db_default="", default="", max_length=1000),
+            field=models.CharField(
+                blank=True, db_default="", default="", max_length=1000, verbose_name="CA file"
+            ),
         ),
         migrations.AddConstraint(
             model_name="dbnode",
