@@ -245,10 +245,14 @@ def _check(config: Config) -> None:
 def _check_database(config: Config) -> None:
     """Raise ConfigError for a URL that is none, or a CA file that cannot be used."""
     try:
-        if (database := config.database) and database.encryption.ca:
+        database = config.database
+    except ConfigError as error:
+        raise ConfigError(f"CATMQ_DATABASE_URL {error}.") from None
+    try:
+        if database and database.encryption.ca:
             certificates.check_ca(database.encryption.ca)
     except ValueError as error:
-        raise ConfigError(f"CATMQ_DATABASE_URL {error}") from None
+        raise ConfigError(f"CATMQ_DATABASE_URL: {error}.") from None
 
 
 def _check_daily(config: Config) -> None:

@@ -147,7 +147,7 @@ def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
     if engine == DbNode.Engine.SQLITE and (ca or mode != "off"):
         raise Invalid.field("tls", f"node {name} is a file, which has no connections")
     if found := tls.problem(mode, ca):
-        raise Invalid.field("tls_ca" if ca else "tls", found)
+        raise Invalid.field("tls_ca" if ca and mode in tls.MODES else "tls", found)
     try:
         if ca:
             certificates.check_ca(ca)

@@ -57,6 +57,7 @@ _SIGNS = (
     ("self-signed certificate", "tls_unknown_ca"),
     ("self signed certificate", "tls_unknown_ca"),
     ("issuer certificate", "tls_unknown_ca"),
+    ("signature failure", "tls_unknown_ca"),  # a CA of the same name, with another key
     ("certificate verify failed", "tls_unknown_ca"),
     ("o such file", "tls_no_ca"),
     ("ermission denied", "tls_no_ca"),
@@ -97,18 +98,16 @@ def is_plain(mode: str, capabilities: int) -> bool:
 
 
 def problem(mode: str, ca: str) -> str:
-    """Return what is wrong with a mode and a CA file's path, '' if nothing.
+    """Return what is wrong with a CA file's path, or else with a mode; '' if nothing.
 
     >>> problem("on", "/etc/ca.pem")
-    'a CA file is used by tls=verify only: with tls=on leave it out'
+    'is used by tls verify only: leave it out, or set tls to verify'
     """
     if mode not in MODES:
-        return f"tls must be one of {', '.join(MODES)}, not {mode!r}"
+        return f"must be one of {', '.join(MODES)}, not {mode!r}"
     if ca and mode != "verify":
-        return f"a CA file is used by tls=verify only: with tls={mode} leave it out"
-    if ca and not ca.startswith("/"):
-        return f"the CA file must have an absolute path, not {ca!r}"
-    return ""
+        return "is used by tls verify only: leave it out, or set tls to verify"
+    return "must be an absolute path" if ca and not ca.startswith("/") else ""
 
 
 def of_query(query: str) -> Tls:
@@ -121,11 +120,12 @@ def of_query(query: str) -> Tls:
         return Tls()
     pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
-    if len(given) < len(pairs) or not pairs or given.keys() - {"tls", "ca"} or "tls" not in given:
-        raise ValueError("may end with ?tls=off, ?tls=on, ?tls=verify or ?tls=verify&ca=/path only")
-    if found := problem(given["tls"], given.get("ca", "")):
-        raise ValueError(found)
-    return Tls(given["tls"], given.get("ca", ""))
+    mode, ca = given.pop("tls", ""), given.pop("ca", "")
+    if given or len(pairs) > 2 or problem(mode, ca):
+        raise ValueError(
+            "must end with ?tls=off, ?tls=on, ?tls=verify or ?tls=verify&ca=/path, or without it"
+        )
+    return Tls(mode, ca)
 
 
 def is_local(host: str) -> bool:

@@ -12,10 +12,14 @@ def of_query(query: str, default: tuple[str, str]) -> tuple[str, str]:
     """Return mode and CA file of a URL, those of the plan if it has none. Raises ValueError."""
     if not query:
         return default
-    given = dict(parse_qsl(query, keep_blank_values=True))
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given = dict(pairs)
     mode, ca = given.pop("tls", ""), given.pop("ca", "")
-    if given or mode not in ("off", "on", "verify") or (ca and mode != "verify"):
-        raise ValueError("may end with ?tls=off, ?tls=on, ?tls=verify or ?tls=verify&ca=/path only")
+    is_path = ca.startswith("/") and mode == "verify"
+    if given or len(pairs) > 2 or mode not in ("off", "on", "verify") or (ca and not is_path):
+        raise ValueError(
+            "must end with ?tls=off, ?tls=on, ?tls=verify or ?tls=verify&ca=/path, or without it"
+        )
     return mode, ca
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from spark_tasks.nodes import plans
 from tests.spark.stage import Stage
+from tests.support.certificates import Authority
 
 
 def table(spark: SparkSession, topic: str, schema: str | None = None, **options: object) -> DataFrame:
@@ -213,3 +214,23 @@ def test_no_password_is_seen(stage: Stage, spark: SparkSession, capfd: pytest.Ca
     for secret in (stage.password, stage.server.api_key):
         assert secret not in shown
         assert secret not in str(spark.sparkContext.getConf().getAll())
+
+
+def test_a_node_is_read_by_tls_as_brokers_reach_it(
+    stage: Stage, spark: SparkSession, authority: Authority
+) -> None:
+    topic = stage.topic("maria")
+    stage.fill(topic, 500)
+    reader = stage.admin.read_plan(topic)["nodes"][0]["username"]
+    node = "/api/v1/nodes/maria"
+    verified = {"tls": "verify", "tls_ca": str(authority.ca)}
+    assert stage.server.call("PATCH", node, verified)[0] == 200
+    stage.mariadb.execute(f"ALTER USER {reader}@'127.0.0.1' REQUIRE SSL")
+    try:
+        rows = table(spark, topic).select("body").collect()
+        assert stage.server.call("PATCH", node, {"tls": "off", "tls_ca": ""})[0] == 200
+        assert "Access denied" in refused(table(spark, topic))  # it was TLS that let it in
+    finally:
+        stage.mariadb.execute(f"ALTER USER {reader}@'127.0.0.1' REQUIRE NONE")
+        stage.server.call("PATCH", node, {"tls": "off", "tls_ca": ""})
+    assert sorted(bytes(row.body) for row in rows) == sorted(f"body {n} ü".encode() for n in range(500))

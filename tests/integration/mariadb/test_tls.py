@@ -127,7 +127,7 @@ def test_a_ca_file_that_cannot_be_used_is_refused_when_it_is_given(
         (tmp_path / "ca.pem").write_text(text)
     with pytest.raises(Invalid, match="ca.pem holds no certificate" if text else "ca.pem cannot be read"):
         registry.register(name="n1", actor=ME, **place, tls="verify", tls_ca=str(tmp_path / "ca.pem"))
-    with pytest.raises(Invalid, match="used by tls=verify only"):
+    with pytest.raises(Invalid, match="tls_ca: is used by tls verify only"):
         registry.register(name="n1", actor=ME, **place, tls="on", tls_ca="/ca.pem")
     with pytest.raises(Invalid, match="must be one of off, on, verify"):
         registry.register(name="n1", actor=ME, **place, tls="please")
