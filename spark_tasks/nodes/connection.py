@@ -91,7 +91,7 @@ class MySqlNode(Node):
         import MySQLdb
 
         self._error = MySQLdb.Error
-        self._broken = (2002, 2003, 2006, 2013, 2014, 2055, 1317, 1927, 4031)
+        self._broken = (2002, 2003, 2006, 2013, 2014, 2026, 2055, 1317, 1927, 4031)
         self._name = address.name
         try:
             self._db = MySQLdb.connect(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from django.db import OperationalError, connections
 
 from catmq_site.databases import databases
 from catmq_site.mysql.base import DatabaseWrapper
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import MySqlSession
 from messagestore.nodes import encryption, preflight, promotion, promotion_plans, registry
 from messagestore.nodes.preflight import Finding
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.tables import node_sql
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -26,7 +29,7 @@ from metadata.errors import Invalid
 from metadata.models import AuditLog, DbNode
 from metadata.rules import tls
 from spark_tasks.errors import NodeError
-from spark_tasks.nodes.connection import MySqlNode
+from spark_tasks.nodes.connection import Lost, MySqlNode
 from spark_tasks.nodes.plans import Address
 from tests.support import failing
 from tests.support.certificates import YEAR, Authority, sign
@@ -202,6 +205,31 @@ def test_messages_pass_the_wire_in_secret(place: dict[str, Any], wire: Wire, aut
     found = [one.body for one in member.pull(queue).messages]
     assert found == [b"in plain text", b"in secret"]
     assert wire.heard and b"in secret" not in bytes(wire.heard)
+
+
+def test_a_connection_that_is_lost_in_the_middle_leaves_its_statement_in_doubt(
+    place: dict[str, Any], mariadb: MariaDB, authority: Authority
+) -> None:
+    info = preflight.candidate(name="n1", actor=ME, **place, **verified(authority))
+    reading = MySqlNode(
+        Address("n1", "mysql", info.host, info.port, info.database, "i", info.username, info.password, "on")
+    )
+    session = session_pool.connect(info)
+    assert isinstance(session, MySqlSession)
+    listed = "SELECT id FROM information_schema.processlist WHERE db = %s AND info LIKE '%%SLEEP%%'"
+    for run, fault in (
+        (lambda: session.send(b"SELECT SLEEP(20)", statements=1), db_errors.Ambiguous),
+        (lambda: reading.rows("SELECT SLEEP(20)"), Lost),
+    ):
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(run)
+            ((number,),) = until(lambda: mariadb.execute(listed, [place["database"]]))
+            mariadb.execute(f"KILL CONNECTION {number}")
+            with pytest.raises(fault) as caught:
+                running.result(20)
+        assert getattr(caught.value, "lost", True)
+    session.close()
+    reading.close()
 
 
 def test_tls_of_a_node_is_tried_before_it_is_kept(
