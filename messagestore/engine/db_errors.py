@@ -32,7 +32,7 @@ NO_MEMORY = frozenset({1037, 1038, 1041})
 UNFIT = frozenset({1366, 1406})  # a value does not fit its column: that was altered, or a limit is above it
 # Deadlock, record changed, lock wait, read-only server.
 ROLLED_BACK = frozenset({1213, 1020, 1205, 1290, 1836}) | FULL | NO_MEMORY
-# Connection lost, with TLS also 2026; killed, out of step; interrupted; error in COMMIT; server stops; network.
+# Connection lost (with TLS: 2026), killed, out of step; interrupted; error in COMMIT; server stops; network.
 AMBIGUOUS = frozenset(
     {2006, 2013, 2014, 2026, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
 )
