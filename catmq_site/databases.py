@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from metadata.config import Config, Database
+from metadata.rules import tls
 
 # A session of MySQL/MariaDB: mistakes are refused instead of mended silently, and times are UTC. Who waits
 # for a lock is told so before it gives up, and a process that is frozen in a transaction loses it: it would
@@ -71,6 +72,7 @@ def _mysql(where: Database, *, isolation: str, limit_s: int) -> dict[str, Any]:
             "charset": "utf8mb4",
             "isolation_level": isolation,
             "init_command": SESSION,
+            **tls.arguments(*where.encryption),
             "local_infile": 0,  # or a server may ask this process for any file
             "connect_timeout": 2,
             "read_timeout": limit_s,

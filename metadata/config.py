@@ -22,7 +22,8 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography.fernet import Fernet
 
-from metadata.rules import mail
+from metadata import certificates
+from metadata.rules import mail, tls
 from metadata.rules.membership import addresses
 
 PREFIX = "CATMQ_"
@@ -54,7 +55,7 @@ class Config:
     # Where things are
     data_dir: Path = HOME / "var"  # data directory of this installation
     sqlite_dirs: tuple[str, ...] = ()  # more directories that may have files of SQLite nodes
-    database_url: str = _secret("")  # metadata database, mysql://user:password@host:3306/name; empty: SQLite
+    database_url: str = _secret("")  # metadata: mysql://user:password@host:3306/name[?tls=…]; empty: SQLite
     bind: str = "127.0.0.1:8000"  # address and port that the broker listens on
     broker_name: str = ""  # name of this broker in the registry, unique; empty: <host name>:<port>
     broker_url: str = ""  # URL of this broker for clients; empty: made from bind or the host name
@@ -132,10 +133,14 @@ class Database:
     name: str
     username: str
     password: str = field(repr=False)
+    encryption: tls.Tls
 
 
 def parse_database_url(url: str) -> Database:
-    """The parts of mysql://user:password@host:port/database; %-escapes in user and password are undone."""
+    """The parts of mysql://user:password@host:port/database?tls=…; %-escapes in it are undone.
+
+    Raises ConfigError, which goes on from the name of the variable.
+    """
     parts = urlsplit(url)
     name = parts.path.lstrip("/")
     try:
@@ -143,8 +148,13 @@ def parse_database_url(url: str) -> Database:
     except ValueError:
         port = 0
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or not name or not port:
-        raise ConfigError("CATMQ_DATABASE_URL must look like mysql://user:password@host:3306/database")
-    return Database(parts.hostname, port, name, unquote(parts.username or ""), unquote(parts.password or ""))
+        raise ConfigError("must look like mysql://user:password@host:3306/database")
+    try:
+        encryption = tls.of_query(parts.query)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    account = (unquote(parts.username or ""), unquote(parts.password or ""))
+    return Database(parts.hostname, port, name, *account, encryption)
 
 
 def load(environ: Mapping[str, str]) -> Config:
@@ -227,10 +237,22 @@ def _check(config: Config) -> None:
         raise ConfigError("CATMQ_ALARM_FREE_PERCENT must be more than CATMQ_MIN_FREE_PERCENT and below 100.")
     if config.process not in PROCESSES:
         raise ConfigError(f"CATMQ_PROCESS must be one of {', '.join(PROCESSES)}.")
-    if config.database_url:
-        parse_database_url(config.database_url)
+    _check_database(config)
     for key in config.encryption_keys:
         _check_fernet(key)
+
+
+def _check_database(config: Config) -> None:
+    """Raise ConfigError for a URL that is none, or a CA file that cannot be used."""
+    try:
+        database = config.database
+    except ConfigError as error:
+        raise ConfigError(f"CATMQ_DATABASE_URL {error}.") from None
+    try:
+        if database and database.encryption.ca:
+            certificates.check_ca(database.encryption.ca)
+    except ValueError as error:
+        raise ConfigError(f"CATMQ_DATABASE_URL: {error}.") from None
 
 
 def _check_daily(config: Config) -> None:

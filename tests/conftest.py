@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from tests.support import databases, migrated
 from tests.support import mariadb as servers
+from tests.support.certificates import Authority
 from tests.support.spare_nodes import SpareNodes
 
 django.setup()
@@ -39,10 +40,17 @@ def engine() -> str:
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[servers.MariaDB]:
-    """The session's MariaDB server, started when the first test asks for it, on either engine."""
+def authority() -> Authority:
+    """The CA that signed the certificate of the session's server."""
+    return Authority(environment.HOME / "certificates")
+
+
+@pytest.fixture(scope="session")
+def mariadb(authority: Authority) -> Iterator[servers.MariaDB]:
+    """The session's server, started when the first test asks for it, on either engine; it offers TLS."""
     port, password = environment.MARIADB_PORT, environment.MARIADB_PASSWORD
-    server = servers.start(environment.HOME / "mariadb", port=port, password=password, options=servers.SMALL)
+    options = (*servers.SMALL, *authority.options)
+    server = servers.start(environment.HOME / "mariadb", port=port, password=password, options=options)
     yield server
     server.stop()
 

@@ -14,12 +14,16 @@ from messagestore.nodes.replica_inspection import Lost
 from metadata.brokers.discovery import BrokerView
 from metadata.nodes.node_rows import NodeView
 from metadata.rules.settings import NODE
+from metadata.rules.tls import MODES
 
-_AT_START = {name: NODE[name] for name in ("dedicated", "capacity_gb")}
+_AT_START = {name: NODE[name] for name in ("dedicated", "capacity_gb", "tls", "tls_ca")}
 
 
 class NodeCreate(Request):
-    """A database to hold message tables. The password is never shown again."""
+    """A database to hold message tables. The password is never shown again.
+
+    Without `tls`, it is on if the server is on another machine and offers it, else off.
+    """
 
     settings = _AT_START
     name = Text()
@@ -45,7 +49,7 @@ class NodeAnswer(Answer):
     view = NodeView
     shown = (
         "name kind engine host port database username state dedicated epoch capacity_gb "
-        "replica_host replica_port queues created_at_ms"
+        "replica_host replica_port tls tls_ca queues created_at_ms"
     )
     reader_username = Text(help_text="account that jobs use to read it; empty if there is none")
     quarantined = Text(help_text="reason why brokers do not serve it; empty if they do")
@@ -97,6 +101,10 @@ class NodePromote(Request):
 
     host = Text(required=False)
     port = Number(required=False, allow_null=True, max_value=65_535)
+    tls = serializers.ChoiceField(
+        choices=[*MODES], required=False, help_text="encryption there; without it, that of the node"
+    )
+    tls_ca = Text(required=False, help_text=NODE["tls_ca"].help)
     known_dead = Flag(
         default=False, help_text="true: the old primary is off for good; do not wait for brokers to confirm"
     )

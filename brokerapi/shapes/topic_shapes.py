@@ -156,7 +156,7 @@ class PlannedNodeAnswer(Answer):
     """A node; user name and password are empty without a reader account, or without `admin` on `*`."""
 
     view = PlannedNode
-    shown = "name engine host port username password"
+    shown = "name engine host port username password tls tls_ca"
     database = Text(help_text="the schema on mysql, the file's path on sqlite")
     identity = Text(help_text="identity of the node's data")
     min_release = Text(help_text="oldest release of CatMQ whose jobs can read its tables; empty: any")

@@ -93,7 +93,7 @@ class Promote(Endpoint):
     def post(self, call: Call, node: str) -> HttpResponse:
         """Promotes the replica of a node, which may take a minute. `dry_run` changes nothing."""
         asked = call.fields(NodePromote)
-        to = {name: asked[name] for name in ("host", "port") if name in asked}
+        to = {name: asked[name] for name in ("host", "port", "tls", "tls_ca") if name in asked}
         if asked["dry_run"]:
             plan = promotion_plans.promote(name=node, actor=call.actor, **to)
             return call.answer(node_shapes.planned(plan))

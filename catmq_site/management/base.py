@@ -21,8 +21,10 @@ from messagestore.sweeping import Progress
 from metadata import actors
 from metadata.actors import Actor
 from metadata.brokers import fingerprints
+from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
 from metadata.jobs.runs import Cancelled
+from metadata.rules import tls
 
 REFUSED, LATER = 1, 3
 PROGRESS_EVERY_S = 3.0
@@ -57,7 +59,7 @@ class CatmqCommand(BaseCommand):
         except Cancelled as stop:
             raise CommandError(str(stop), returncode=REFUSED) from None
         except DatabaseError as error:
-            text = f"The metadata database cannot be used: {error}. Is it up? Did `manage.py prepare` run?"
+            text = f"The metadata database cannot be used: {error}. {_advice(error)}"
             raise CommandError(text, returncode=LATER) from None
 
     def confirm(self, what: str, name: str, *, yes: bool) -> None:
@@ -92,6 +94,12 @@ class CatmqCommand(BaseCommand):
 def one_line(error: CatmqError) -> str:
     fields = [f"{one.field}: {one.message}" for one in error.errors]
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])
+
+
+def _advice(error: DatabaseError) -> str:
+    where = config.database
+    advice = where and tls.advice(error, host=where.host, ca=where.encryption.ca)
+    return advice or "Is it up? Did `manage.py prepare` run?"
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:

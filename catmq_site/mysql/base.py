@@ -11,6 +11,7 @@ from django.db.backends.utils import debug_transaction
 
 from catmq_site.mysql.idle import idle
 from metadata.db.transactions import note_connection
+from metadata.rules import tls
 
 MAX_AGE_S = 300  # no connection is kept longer, so that a moved server is found
 
@@ -35,6 +36,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._seasoned = (raw := idle.take(self._kind)) is not None
         if raw is None:
             raw = super().get_new_connection(conn_params)
+            if tls.is_plain("on" if "ssl_mode" in conn_params else "off", raw.server_capabilities):
+                raw.close()
+                raise self.Database.OperationalError(*tls.PlainText().args)
             raw.born = time.monotonic()
         return raw
 

@@ -32,9 +32,9 @@ NO_MEMORY = frozenset({1037, 1038, 1041})
 UNFIT = frozenset({1366, 1406})  # a value does not fit its column: that was altered, or a limit is above it
 # Deadlock, record changed, lock wait, read-only server.
 ROLLED_BACK = frozenset({1213, 1020, 1205, 1290, 1836}) | FULL | NO_MEMORY
-# Connection lost, killed or out of step; interrupted; error in COMMIT; server going down; network.
+# Connection lost (with TLS: 2026), killed, out of step; interrupted; error in COMMIT; server stops; network.
 AMBIGUOUS = frozenset(
-    {2006, 2013, 2014, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
+    {2006, 2013, 2014, 2026, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
 )
 LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and most likely its siblings
 _TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."

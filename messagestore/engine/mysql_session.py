@@ -22,8 +22,11 @@ from typing import Any, NamedTuple, Protocol
 
 from messagestore.engine import db_errors
 from metadata.errors import CatmqError
+from metadata.rules import tls
+from metadata.rules.tls import Tls
 
 log = logging.getLogger(__name__)
+PLAIN = Tls("off")
 CONNECT_TIMEOUT_S = 2
 READ_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
@@ -155,6 +158,7 @@ class MySqlSession:
         database: str,
         username: str,
         password: str,
+        encryption: Tls = PLAIN,
         read_timeout_s: int = READ_TIMEOUT_S,
     ) -> None:
         import MySQLdb  # compiled, so optional: an embedded deployment has no such driver
@@ -173,8 +177,12 @@ class MySqlSession:
                 charset="utf8mb4", use_unicode=True, autocommit=True, local_infile=0,
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=READ_TIMEOUT_S,
+                **tls.arguments(*encryption),
             )  # fmt: skip
-        except MySQLdb.Error as error:
+            if tls.is_plain(encryption.mode, self._db.server_capabilities):
+                self._db.close()
+                raise tls.PlainText
+        except (MySQLdb.Error, tls.PlainText) as error:
             raise unreachable(name, f"{host}:{port}", error) from error
         # A second descriptor: the driver may close its own at any time, and the number may be given again.
         self._socket = socket.socket(fileno=os.dup(self._db.fileno()))

@@ -46,6 +46,8 @@ class PlannedNode:
     min_release: str
     username: str
     password: str = field(repr=False)
+    tls: str = "off"
+    tls_ca: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +148,6 @@ def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
         min_release=found.min_release if found is not None else "",
         username=account.username,
         password=account.password,
+        tls=info.tls,
+        tls_ca=info.tls_ca,
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
+from messagestore.nodes import encryption
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -27,7 +28,7 @@ from metadata.db.paging import MAX_LIMIT, Window
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
-from metadata.rules import engines
+from metadata.rules import engines, tls
 
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
 TEXTS = {  # what each finding says; the portal has them in other languages
@@ -37,6 +38,18 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "no_directory": (
         "%(path)s is not writable. Choose another directory, or give the server write permission."
     ),
+    **tls.FAILURES,
+    "tls_local": "The connection is not encrypted. The server is on this machine.",
+    "tls_plain": "The connection to %(host)s is not encrypted. Set tls to verify, or to on.",
+    "tls_unverified": (
+        "The connection is encrypted with %(version)s, %(cipher)s. The certificate, which ends on %(until)s, "
+        "is not verified."
+    ),
+    "tls_verified": (
+        "The connection is encrypted with %(version)s, %(cipher)s. The certificate, which ends on %(until)s, "
+        "is verified."
+    ),
+    "tls_ending": "The certificate of the server ends on %(until)s, in %(days)d days. Renew it.",
     "version": "It is %(version)s.",
     "old_version": "%(version)s is too old. MariaDB 10.6 or MySQL 8.0 is required, or a later version.",
     "text": "The character set is %(found)s.",
@@ -125,12 +138,16 @@ def examine(*, name: str, actor: Actor, password: str = "", unsafe: bool = False
 
 
 def candidate(*, name: str, actor: Actor, password: str, **given: Any) -> NodeInfo:
-    """Return the node that a database would be. Needs `admin`. Raises Invalid, Conflict."""
+    """Return the node that a database would be, with TLS chosen if it is not given. Needs `admin`.
+
+    Raises Invalid, Conflict.
+    """
     values: dict[str, Any] = {
         "kind": "normal", "host": "", "port": None, "username": "", "dedicated": False, "capacity_gb": None,
         **node_rows.check_new(name=name, actor=actor, **given),
     }  # fmt: skip
-    return NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **values)
+    info = NodeInfo(id=0, name=name, password=password, state="read_write", epoch=1, **values)
+    return info if "tls" in values else encryption.chosen(info)
 
 
 def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
@@ -154,6 +171,12 @@ def reason(error: CatmqError, info: NodeInfo) -> str:
         return error.detail.rstrip(".")
     where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
     return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
+
+
+def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
+    """Return the same with what to do: about TLS if that failed, else `remedy`."""
+    found = encryption.failure(error, info)
+    return f"{reason(error, info)}. {Finding('tls', *found).detail if found else remedy}".rstrip()
 
 
 def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
@@ -241,11 +264,14 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
             yield Finding("reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000})
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
-        yield Finding("reachable", "bad", "away", {"reason": reason(error, info)})
+        found = encryption.failure(error, info)
+        words = {"reason": reason(error, info)}
+        yield Finding("tls", *found) if found else Finding("reachable", "bad", "away", words)
 
 
 def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
     if info.engine == "mysql":
+        yield from (Finding("tls", *one) for one in encryption.of_session(session, info))
         facts = node_sql.server_facts(session)
         rights = rights and not facts.read_only
         yield from of_server(facts, database=info.database, unsafe=unsafe)

@@ -18,12 +18,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.nodes import encryption
+from messagestore.nodes.preflight import refusal
 from messagestore.nodes.registry import check_server
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.pool import session_pool
@@ -93,26 +95,28 @@ def promote(
     actor: Actor,
     host: str = "",
     port: int | None = None,
+    tls: str | None = None,
+    tls_ca: str | None = None,
     known_dead: bool = False,
     patience_s: float = PATIENCE_S,
     say: Callable[[str], None] = _silent,
 ) -> Outcome:
     """Move a node to its replica, or to host and port, with the same database and account. Needs `admin`.
 
-    `known_dead`: the old primary is certainly off, so nobody is asked. Raises Invalid (node_refused),
-    NotFound, NodeUnavailable before anything is changed; later Unavailable or Conflict, after which the node
-    stays offline and the command is to be repeated.
+    `tls`, `tls_ca`: encryption there; None: as it is. `known_dead`: the old primary is certainly off, so
+    nobody is asked. Raises Invalid (node_refused), NotFound, NodeUnavailable before anything is changed;
+    later Unavailable or Conflict, after which the node stays offline and the command is to be repeated.
     """
     info = found(name, actor)
-    target = target_of(info, host=host, port=port)
+    target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
     run = _Run("promote", info, actor, patience_s, say)
-    with session_pool.direct(target) as session:
+    with reached(target) as session:
         check(session, info=info, target=target)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         old_heads = _fence(run, begun, known_dead=known_dead)
         _detach(run, session, old_heads, epoch=begun.epoch, known_dead=known_dead)
-        address = {"host": target.host, "port": target.port}
+        address = {"host": target.host, "port": target.port, "tls": target.tls, "tls_ca": target.tls_ca}
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
         inspection = ReplicaInspection.of(session, begun.node_id, old_heads)
@@ -145,8 +149,10 @@ def found(name: str, actor: Actor) -> NodeInfo:
     return snapshot.find_node(name)
 
 
-def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
-    """The node at the address that it is to move to. Raises Invalid."""
+def target_of(
+    info: NodeInfo, *, host: str, port: int | None, tls: str | None, tls_ca: str | None
+) -> NodeInfo:
+    """The node at the address that it is to move to; None: encrypted as it is now. Raises Invalid."""
     if info.engine != "mysql":
         raise Invalid.field("node", f"{info.name} is a file: restore it, then manage.py adopt_restored_node")
     given = host or info.replica_host
@@ -155,7 +161,24 @@ def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
     target = replace(info, host=given, port=port or (info.replica_port if not host else 0) or 3306)
     if (target.host, target.port) == (info.host, info.port or 3306):
         raise Invalid.field("to", "is the node's present address; to keep it: manage.py adopt_restored_node")
+    if tls is None and tls_ca is None:
+        return target
+    kept = info.tls_ca if tls is None or tls == "verify" else ""
+    target = replace(target, tls=tls or info.tls, tls_ca=kept if tls_ca is None else tls_ca)
+    node_rows.check_tls(info.name, target.engine, mode=target.tls, ca=target.tls_ca)
     return target
+
+
+@contextmanager
+def reached(target: NodeInfo) -> Iterator[Session]:
+    """A session on the new database. Raises NodeUnavailable, Invalid (node_refused) if TLS fails."""
+    try:
+        with session_pool.direct(target) as session:
+            yield session
+    except NodeUnavailable as error:
+        if encryption.failure(error, target) is None:
+            raise
+        raise Invalid(refusal(error, target, remedy=""), code=Code.NODE_REFUSED) from error
 
 
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:

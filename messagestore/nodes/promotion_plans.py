@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
-from messagestore.nodes.promotion import check, found, target_of
+from messagestore.nodes.promotion import check, found, reached, target_of
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
 from messagestore.pool import session_pool
 from messagestore.tables import promotion_sql, queue_sql
@@ -40,14 +40,22 @@ class Plan:
     lost: tuple[Lost, ...]
 
 
-def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None) -> Plan:
+def promote(
+    *,
+    name: str,
+    actor: Actor,
+    host: str = "",
+    port: int | None = None,
+    tls: str | None = None,
+    tls_ca: str | None = None,
+) -> Plan:
     """Plan what `promotion.promote` would do. Needs `admin`.
 
     Raises Invalid (node_refused), NotFound, NodeUnavailable when it would be refused.
     """
     info = found(name, actor)
-    target = target_of(info, host=host, port=port)
-    with session_pool.direct(target) as session:
+    target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
+    with reached(target) as session:
         check(session, info=info, target=target)
         old_heads = _heads_now(info)
         inspection = _inspected(session, info.id, old_heads)

@@ -14,7 +14,7 @@ from messagestore import sweeping
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
-from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, reason
+from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, refusal
 from messagestore.pool import node_guard, node_pools, session_pool
 from messagestore.tables import node_sql, partition_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -49,7 +49,9 @@ def register(
     `node_rows.create`.
     """
     given |= {"name": name, "engine": engine, "database": database}
-    identity = _prove(candidate(actor=actor, password=password, **given), unsafe)
+    info = candidate(actor=actor, password=password, **given)
+    identity = _prove(info, unsafe)
+    given["tls"] = info.tls
     return node_rows.create(actor=actor, password=password, identity=identity, **given)
 
 
@@ -75,7 +77,7 @@ def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
         with session_pool.direct(info) as session:
             yield session
     except (NodeUnavailable, db_errors.Final) as error:
-        raise Invalid(f"{reason(error, info)}. {remedy}".rstrip(), code=Code.NODE_REFUSED) from error
+        raise Invalid(refusal(error, info, remedy=remedy), code=Code.NODE_REFUSED) from error
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
@@ -101,14 +103,26 @@ def _try_rights(session: Session) -> None:
     queue_sql.drop_queue(session, queue=_PROBE_QUEUE)
 
 
+def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+    """The node as it is, if it could be changed so; other TLS is tried. Needs `admin`.
+
+    Raises Invalid, NotFound(node_not_found).
+    """
+    node = node_rows.check_update(name=name, settings=settings, actor=actor)
+    wanted = {key: settings[key] for key in ("tls", "tls_ca") if key in settings}
+    if any(getattr(node, key) != value for key, value in wanted.items()):
+        _try_account(replace(snapshot.node_by_id(node.id), **wanted))
+    return node
+
+
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node with state, dedicated or capacity_gb changed. Needs `admin`.
+    """The node with some of its settings changed. Needs `admin`.
 
     A node that closes is closed where its messages are before metadata says so: brokers may hold an older
     snapshot. One that goes offline need not answer; one that opens must, or repeat this. Raises Invalid,
     NotFound(node_not_found), NodeUnavailable.
     """
-    node = node_rows.check_update(name=name, settings=settings, actor=actor)
+    node = check_update(name=name, settings=settings, actor=actor)
     state = settings.get("state")
     if state is None:
         return node_rows.update(name=name, settings=settings, actor=actor)

@@ -22,6 +22,7 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
 from metadata.limits.concurrency import limiter
+from metadata.rules.tls import Tls
 
 CHECKOUT_TIMEOUT_S = 2.0
 MAX_AGE_S = 300.0
@@ -42,6 +43,7 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
         database=info.database,
         username=info.username,
         password=info.password,
+        encryption=Tls(info.tls, info.tls_ca),
         read_timeout_s=read_timeout_s,
     )
 

@@ -10,7 +10,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.tables import audit_sql, partition_sql
 from messagestore.tables.running import message_table, rows_of, step
-from messagestore.tables.shapes import ServerFacts, TableChange
+from messagestore.tables.shapes import ServerFacts, TableChange, TlsFacts
 from metadata.grouping import chunks, grouped
 
 _RIGHTS = {  # in the order in which they are tried
@@ -32,6 +32,12 @@ def create_node_tables(session: Session) -> None:
 def server_facts(session: Session) -> ServerFacts:
     """The settings of a MySQL / MariaDB server that durability and text depend on."""
     return ServerFacts(*rows_of(session, "select_server")[0])
+
+
+def tls_facts(session: Session) -> TlsFacts:
+    """The encryption of this connection to a MySQL / MariaDB server."""
+    found = {name.lower(): value for name, value in rows_of(session, "select_tls")}
+    return TlsFacts(*(found.get(f"ssl_{field}", "") for field in TlsFacts._fields))
 
 
 def now_ms(session: Session) -> int:

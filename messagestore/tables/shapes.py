@@ -193,6 +193,14 @@ class TableChange(NamedTuple):
     step: SchemaStep
 
 
+class TlsFacts(NamedTuple):
+    """Encryption of a connection, '' if it has none; `server_not_after`: when the certificate ends."""
+
+    version: str
+    cipher: str
+    server_not_after: str
+
+
 class ServerFacts(NamedTuple):
     """Facts that decide whether a MySQL / MariaDB server may be a node."""
 

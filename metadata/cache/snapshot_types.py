@@ -35,6 +35,8 @@ class NodeInfo:
     capacity_gb: int | None
     replica_host: str = ""
     replica_port: int = 0
+    tls: str = "off"
+    tls_ca: str = ""
     identity: str = ""
     quarantined: str = ""
     disk: str = "ok"

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from metadata.models.fields import NamedModel, one_of
+from metadata.rules.tls import MAX_PATH, MODES
 
 
 class DbNode(NamedModel):
@@ -40,6 +41,8 @@ class DbNode(NamedModel):
     host = models.CharField(max_length=255, blank=True)
     port = models.PositiveIntegerField(null=True, blank=True)
     database = models.CharField(max_length=1000)
+    tls = models.CharField("TLS", max_length=6, default="off", db_default="off")
+    tls_ca = models.CharField("CA file", max_length=MAX_PATH, blank=True, default="", db_default="")
     username = models.CharField(max_length=200, blank=True)
     password_encrypted = models.TextField(blank=True)
     state = models.CharField(max_length=10, choices=State.choices, default=State.READ_WRITE)
@@ -60,6 +63,7 @@ class DbNode(NamedModel):
             one_of("kind", "normal", "failure", name="db_node_kind"),
             one_of("engine", "mysql", "sqlite", name="db_node_engine"),
             one_of("state", "read_write", "read_only", "offline", name="db_node_state"),
+            one_of("tls", *MODES, name="db_node_tls"),
             one_of("disk", "ok", "low", "full", name="db_node_disk"),
             models.CheckConstraint(condition=Q(epoch__gte=1), name="db_node_epoch"),
         )

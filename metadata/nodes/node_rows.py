@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db.models import Count
 
+from metadata import certificates
 from metadata.actors import Actor
 from metadata.brokers import fingerprints
 from metadata.config import config
@@ -23,6 +24,7 @@ from metadata.db.secrets import decrypt, encrypt
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
+from metadata.rules import tls
 from metadata.rules.setting_types import Choice, Text, Whole
 from metadata.rules.settings import NODE, Fields, checked
 from metadata.rules.topics.names import check_confirmed, check_name
@@ -35,8 +37,7 @@ CREATE: Fields = {
     "port": Whole(0, 65_535, null="none"),
     "database": Text(1000),
     "username": Text(200),
-    "dedicated": NODE["dedicated"],
-    "capacity_gb": NODE["capacity_gb"],
+    **{name: NODE[name] for name in ("dedicated", "capacity_gb", "tls", "tls_ca")},
 }
 
 
@@ -64,6 +65,8 @@ class NodeView:
     queues: int
     replica_host: str
     replica_port: int | None
+    tls: str
+    tls_ca: str
     reader_username: str
     quarantined: str
 
@@ -85,6 +88,7 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
         raise Invalid.field("host" if values["database"] else "database", "must not be empty")
     if values["engine"] == "sqlite":
         _check_place(values["database"])
+    check_tls(name, values["engine"], mode=values.get("tls", "off"), ca=values.get("tls_ca", ""))
     with reachable():
         if DbNode.objects.filter(name=name).exists():
             raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS)
@@ -132,7 +136,23 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
     checked(NODE, settings)
     if settings.get("replica_host") and found.engine != DbNode.Engine.MYSQL:
         raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
+    if settings.keys() & {"tls", "tls_ca"}:
+        mode, ca = settings.get("tls", found.tls), settings.get("tls_ca", found.tls_ca)
+        check_tls(name, found.engine, mode=mode, ca=ca)
     return found
+
+
+def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
+    """Raise Invalid unless connections to a node may be encrypted so."""
+    if engine == DbNode.Engine.SQLITE and (ca or mode != "off"):
+        raise Invalid.field("tls", f"node {name} is a file, which has no connections")
+    if found := tls.problem(mode, ca):
+        raise Invalid.field("tls_ca" if ca and mode in tls.MODES else "tls", found)
+    try:
+        if ca:
+            certificates.check_ca(ca)
+    except ValueError as error:
+        raise Invalid.field("tls_ca", str(error)) from None
 
 
 def open_queues(node_id: int) -> list[int]:

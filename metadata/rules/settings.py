@@ -11,6 +11,7 @@ from metadata.rules import mail
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.membership.eligibility import networks
 from metadata.rules.setting_types import Choice, Flag, Kind, Numbers, Setting, Text, Whole, declared, setting
+from metadata.rules.tls import MAX_PATH, MODES
 
 Fields = Mapping[str, Kind | Setting]
 NO_LIMIT = "no limit"
@@ -199,6 +200,18 @@ class NodeSettings:
         "It must have the same database and account.",
     )
     replica_port: int | None = setting(None, Whole(0, 65_535, null="none"), "Port of its replica")
+    tls: str = setting(
+        "off",
+        Choice(MODES),
+        "TLS",
+        "Encryption of connections to the node and its replica. A change is tried before it is saved.",
+    )
+    tls_ca: str = setting(
+        "",
+        Text(MAX_PATH, null="the CAs of the system"),
+        "CA file",
+        "Certificates that verify accepts, in PEM, at the same path on all brokers.",
+    )
 
 
 TOPIC = declared(TopicSettings)

@@ -10,6 +10,7 @@ from portal.kit.tables import Column, Columns, Empty, Table, Text, badge, long, 
 
 ABOUT: dict[str, Text] = {
     "reachable": lazy("Connection"),
+    "tls": lazy("TLS"),
     "version": lazy("Version"),
     "text": lazy("Character set"),
     "writable": lazy("Write access"),

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from spark_tasks.errors import NodeError
+from spark_tasks.nodes import tls
 from spark_tasks.nodes.columns import Values
 from spark_tasks.nodes.packets import Answer, Broken, Refused, TooLarge
 from spark_tasks.nodes.plans import Address, Span
@@ -90,7 +91,7 @@ class MySqlNode(Node):
         import MySQLdb
 
         self._error = MySQLdb.Error
-        self._broken = (2002, 2003, 2006, 2013, 2014, 2055, 1317, 1927, 4031)
+        self._broken = (2002, 2003, 2006, 2013, 2014, 2026, 2055, 1317, 1927, 4031)
         self._name = address.name
         try:
             self._db = MySQLdb.connect(
@@ -98,9 +99,16 @@ class MySqlNode(Node):
                 passwd=address.password, charset="utf8mb4", use_unicode=False, conv={}, autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S,
                 local_infile=0,  # or a server may ask this process for any file
+                **tls.arguments(address.tls, address.tls_ca),
             )  # fmt: skip
+            if tls.is_plain(address.tls, self._db.server_capabilities):
+                self._db.close()
+                raise NodeError(
+                    f"node {address.name} has tls={address.tls}, and its server does not offer TLS"
+                )
             self._db.query("SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'")
-            self._encrypted = bool(self.one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[1])
+            cipher = self.one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[1]
+            self._encrypted = address.tls != "off" or bool(cipher)
         except MySQLdb.Error as error:
             where = f"{address.host}:{address.port}/{address.database}"
             raise NodeError(f"node {address.name} cannot be read at {where}: {error.args[-1]}") from None

@@ -18,6 +18,7 @@ from catmq_client.errors import CatmqError
 from catmq_client.http.transport import request_until
 from catmq_client.version import VERSION, is_older
 from spark_tasks.errors import JobError, NodeError, OptionError
+from spark_tasks.nodes import tls
 
 PATIENCE_S = 30.0  # for a broker that is away
 
@@ -41,6 +42,8 @@ class Address:
     identity: str
     username: str = field(repr=False)
     password: str = field(repr=False)
+    tls: str = "off"
+    tls_ca: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
             f"node {node['name']} needs CatMQ >= {needed}, this is {VERSION}: install that release here"
         )
     place = {name: node[name] for name in ("name", "engine", "host", "port", "database", "identity")}
+    place |= {"tls": node.get("tls", "off"), "tls_ca": node.get("tls_ca", "")}  # an older broker has neither
     if node["username"] or node["engine"] == "sqlite":
         return Address(**place, username=node["username"], password=node["password"])
     variable = f"CATMQ_NODE_{node['name'].upper().replace('-', '_').replace('.', '_')}_URL"
@@ -135,5 +139,9 @@ def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
             "in the driver's environment to mysql://user:password@host:3306/database, or run manage.py "
             f"set_reader {node['name']} USER and use a key with admin on *"
         )
+    try:
+        place["tls"], place["tls_ca"] = tls.of_query(url.query, (place["tls"], place["tls_ca"]))
+    except ValueError as error:
+        raise OptionError(f"{variable} {error}") from None
     place |= {"host": url.hostname, "port": url.port or 3306, "database": url.path.lstrip("/")}
     return Address(**place, username=unquote(url.username or ""), password=unquote(url.password or ""))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.certificates import Authority
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 from tests.support.waiting import until
@@ -102,17 +103,31 @@ def test_a_killed_server_leaves_nothing_and_comes_back_with_everything(new_serve
     assert [message["body"] for message in found] == ["kept"]
 
 
-def test_metadata_may_lie_on_mariadb(new_server: NewServer, database_url: str, mariadb: MariaDB) -> None:
-    server = new_server(environ={"CATMQ_DATABASE_URL": database_url})
-    with mariadb.schema() as schema:
+def test_metadata_may_lie_on_mariadb_and_all_connections_be_encrypted(
+    new_server: NewServer, mariadb: MariaDB, authority: Authority, tmp_path: Path
+) -> None:
+    with (
+        mariadb.schema() as metadata,
+        mariadb.schema() as schema,
+        mariadb.reader(metadata) as (name, password),
+    ):
+        mariadb.execute(f"GRANT ALL ON {metadata}.* TO {name}@'127.0.0.1'")
+        mariadb.execute(f"ALTER USER {name}@'127.0.0.1' REQUIRE SSL")
+        url = f"mysql://{name}:{password}@127.0.0.1:{mariadb.port}/{metadata}?tls=verify&ca="
+        server = new_server(environ={"CATMQ_DATABASE_URL": url + str(authority.ca)})
         where = {"host": "127.0.0.1", "port": mariadb.port, "database": schema}
         node = {"name": "n1", "engine": "mysql", **where}
         account = {"username": "catmq", "password": mariadb.password}
-        assert server.call("POST", "/api/v1/nodes", node | account)[0] == 201
+        encrypted = {"tls": "verify", "tls_ca": str(authority.ca)}
+        assert server.call("POST", "/api/v1/nodes", node | account | encrypted)[0] == 201
         assert server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 2})[0] == 201
         results = server.call("POST", SEND, {"messages": [{"body": "hello"}]})[1]["results"]
         assert results[0]["offset"] == 0
         assert server.end() == 0
+        other = Authority(tmp_path / "other").ca
+        code, text = Server(tmp_path / "lost", environ={"CATMQ_DATABASE_URL": f"{url}{other}"}).refused()
+        assert code == 1
+        assert f"not signed by a CA of {other}" in text
     assert server.processes() == []
 
 

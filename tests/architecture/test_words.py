@@ -13,7 +13,7 @@ from django.utils.translation import gettext, ngettext, override
 
 from catmq_site.jobs.schedules import JOBS
 from messagestore.nodes import preflight
-from metadata.rules.settings import GROUP, SUBSCRIPTION, TOPIC
+from metadata.rules.settings import GROUP, NODE, SUBSCRIPTION, TOPIC
 from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
@@ -68,7 +68,7 @@ def of_findings() -> Iterator[Words]:
 
 def of_settings() -> Iterator[Words]:
     """What declared settings are called, their units, and what they mean."""
-    for one in (*TOPIC.values(), *GROUP.values(), *SUBSCRIPTION.values()):
+    for one in (*TOPIC.values(), *GROUP.values(), *SUBSCRIPTION.values(), *NODE.values()):
         words = getattr(one.kind, "words", {}).values()
         yield from (one.label, one.help, one.kind.null, getattr(one.kind, "unit", ""), *words)
 

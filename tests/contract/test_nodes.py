@@ -11,6 +11,7 @@ from messagestore.nodes import registry, upgrade
 from metadata import actors
 from metadata.models import AuditLog, DbNode
 from tests.support.broker import Broker, problem
+from tests.support.certificates import Authority
 from tests.support.mariadb import MariaDB
 from tests.support.older_tables import make_older
 
@@ -58,6 +59,18 @@ def test_accounts_are_tried_and_never_shown(
     assert broker.call("PATCH", "/nodes/server/account", mine).status_code == 204
     problem(broker.call("PATCH", "/nodes/server/account", {**mine, "password": "x"}), 400, "node_refused")
     assert mariadb.password not in str(list(AuditLog.objects.values()))
+
+
+def test_tls_of_a_node_is_tried_and_shown(
+    broker: Broker, node_database: Callable[..., Given], authority: Authority
+) -> None:
+    verified = {"tls": "verify", "tls_ca": str(authority.ca)}
+    made = broker.ok("POST", "/nodes", {"name": "server", **place(node_database("mysql"))})
+    assert (made["tls"], made["tls_ca"]) == ("off", "")
+    assert broker.ok("PATCH", "/nodes/server", verified).items() >= verified.items()
+    problem(broker.call("PATCH", "/nodes/server", {"tls": "on"}), 400, "invalid", "tls_ca")
+    problem(broker.call("PATCH", "/nodes/server", {"tls": "maybe"}), 400, "invalid", "tls")
+    assert broker.ok("GET", "/nodes/server").items() >= verified.items()
 
 
 def test_what_a_move_would_do_is_said_and_then_it_is_done(broker: Broker, queue: int) -> None:

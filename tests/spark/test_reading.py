@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 
 from spark_tasks.nodes import plans
 from tests.spark.stage import Stage
+from tests.support.certificates import Authority
+from tests.support.waiting import until
 
 
 def table(spark: SparkSession, topic: str, schema: str | None = None, **options: object) -> DataFrame:
@@ -213,3 +215,31 @@ def test_no_password_is_seen(stage: Stage, spark: SparkSession, capfd: pytest.Ca
     for secret in (stage.password, stage.server.api_key):
         assert secret not in shown
         assert secret not in str(spark.sparkContext.getConf().getAll())
+
+
+def test_a_node_is_read_by_tls_as_brokers_reach_it(
+    stage: Stage, spark: SparkSession, authority: Authority
+) -> None:
+    topic = stage.topic("maria")
+    stage.fill(topic, 500)
+    reader = stage.admin.read_plan(topic)["nodes"][0]["username"]
+
+    def plans_say(mode: str) -> bool:
+        """Ask often enough to meet every worker, each of which follows a change by itself."""
+        return all(stage.admin.read_plan(topic)["nodes"][0]["tls"] == mode for _ in range(16))
+
+    def change(mode: str, ca: str) -> None:
+        asked = {"tls": mode, "tls_ca": ca}
+        assert stage.server.call("PATCH", "/api/v1/nodes/maria", asked)[0] == 200
+        until(lambda: plans_say(mode))
+
+    change("verify", str(authority.ca))
+    stage.mariadb.execute(f"ALTER USER {reader}@'127.0.0.1' REQUIRE SSL")
+    try:
+        rows = table(spark, topic).select("body").collect()
+        change("off", "")
+        assert "Access denied" in refused(table(spark, topic))  # it was TLS that let it in
+    finally:
+        stage.mariadb.execute(f"ALTER USER {reader}@'127.0.0.1' REQUIRE NONE")
+        change("off", "")
+    assert sorted(bytes(row.body) for row in rows) == sorted(f"body {n} ü".encode() for n in range(500))

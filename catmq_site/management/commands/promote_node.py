@@ -9,6 +9,7 @@ from catmq_site.management.base import CatmqCommand, add_yes
 from catmq_site.management.outcomes import foretell, report
 from messagestore.nodes import promotion, promotion_plans
 from metadata.errors import Invalid
+from metadata.rules.tls import MODES
 
 
 class Command(CatmqCommand):
@@ -23,6 +24,8 @@ class Command(CatmqCommand):
         parser.add_argument(
             "--to", metavar="HOST:PORT", help="address of the new primary (default: the node's replica)"
         )
+        parser.add_argument("--tls", choices=[*MODES], help="encryption there (default: that of the node)")
+        parser.add_argument("--tls-ca", metavar="FILE", help="with --tls verify: certificates of CAs in PEM")
         parser.add_argument(
             "--i-know-it-is-dead",
             action="store_true",
@@ -41,15 +44,15 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         host, port = address(options["to"])
+        to = {"host": host, "port": port, "tls": options["tls"], "tls_ca": options["tls_ca"]}
         if options["dry_run"]:
-            plan = promotion_plans.promote(name=options["node"], host=host, port=port, actor=self.actor)
+            plan = promotion_plans.promote(name=options["node"], **to, actor=self.actor)
             self.stdout.write("\n".join(foretell(plan)))
             return
         self.confirm("Promote a replica of node", options["node"], yes=options["yes"])
         done = promotion.promote(
             name=options["node"],
-            host=host,
-            port=port,
+            **to,
             known_dead=options["known_dead"],
             patience_s=options["patience"],
             say=self.stderr.write,

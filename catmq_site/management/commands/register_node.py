@@ -26,7 +26,9 @@ class Command(CatmqCommand):
         parser.add_argument(
             "url",
             nargs="?",
-            help="mysql://user:password@host:3306/database or sqlite:FILE",
+            help="mysql://user:password@host:3306/database or sqlite:FILE; a final "
+            "?tls=off|on|verify[&ca=FILE] sets encryption (default: on, if the server is "
+            "on another machine and offers it)",
         )
         parser.add_argument(
             "--kind",
@@ -55,8 +57,9 @@ class Command(CatmqCommand):
         if options["dry_run"]:
             self._examine(given)
             return
-        registry.register(actor=self.actor, **given)
-        self.stdout.write(f"Node {options['name']} is registered.")
+        made = registry.register(actor=self.actor, **given)
+        encrypted = f", with tls {made.tls}" if made.engine == "mysql" else ""
+        self.stdout.write(f"Node {made.name} is registered{encrypted}.")
 
     def _examine(self, given: dict[str, Any]) -> None:
         found = preflight.examine(actor=self.actor, **given)
@@ -76,7 +79,9 @@ def where(name: str, url: str | None) -> dict[str, Any]:
         return {"engine": "sqlite", "database": str(path)}
     try:
         parts = parse_database_url(url)
-    except ConfigError:
-        raise Invalid.field("url", "must look like mysql://user:password@host:3306/database ") from None
-    account = {"username": parts.username, "password": parts.password}
+    except ConfigError as error:
+        raise Invalid.field("url", str(error)) from None
+    account: dict[str, Any] = {"username": parts.username, "password": parts.password}
+    if parts.encryption.mode:
+        account |= {"tls": parts.encryption.mode, "tls_ca": parts.encryption.ca}
     return {"engine": "mysql", "host": parts.host, "port": parts.port, "database": parts.name, **account}

@@ -213,6 +213,9 @@ UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds 
 SELECT VERSION(), @@character_set_database, @@collation_database,
        @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only
 
+-- name: select_tls
+SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Ssl_server_not_after')
+
 -- What an examination tries on a table of its own: see tables.try_rights.
 
 -- name: try_insert

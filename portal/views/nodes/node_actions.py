@@ -13,6 +13,7 @@ from messagestore.nodes import preflight, registry
 from metadata.nodes import node_rows
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import NODE
+from metadata.rules.tls import MODES
 from portal.actions.action import Action, Delete, NoFields, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import password_field
@@ -21,6 +22,12 @@ from portal.kit.setting_fields import field, with_settings
 from portal.kit.tables import Text
 
 MOST_NAMED = 20  # topics in a sentence
+
+
+def tls_field(unset: Text) -> forms.ChoiceField:
+    """A field for the mode of TLS; `unset` says what is meant by none."""
+    modes = [(mode, lazy(meaning)) for mode, meaning in MODES.items()]
+    return forms.ChoiceField(label=lazy(NODE["tls"].label), required=False, choices=[("", unset), *modes])
 
 
 class NewNode(forms.Form):
@@ -43,6 +50,8 @@ class NewNode(forms.Form):
     )
     username = forms.CharField(label=lazy("Account"), required=False, max_length=200)
     password = password_field(lazy("Password"), required=False)
+    tls = tls_field(lazy("on, if the server is on another machine and offers TLS; else off"))
+    tls_ca = field(NODE["tls_ca"])
     capacity_gb = field(NODE["capacity_gb"])
     dedicated = field(NODE["dedicated"])
     unsafe = forms.BooleanField(label=lazy("Accept a server that loses messages in a crash"), required=False)
@@ -61,7 +70,7 @@ class RegisterNode(Action):
     back_to = ("nodes",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        found = preflight.examine(actor=self.actor, **fields)
+        found = preflight.examine(actor=self.actor, **_given(fields))
         if found.passed:
             said = _("The node can be registered. Its tables are created when you confirm.")
         else:
@@ -73,8 +82,13 @@ class RegisterNode(Action):
 
     def run(self, fields: dict[str, Any]) -> Text:
         """Registers it; what was found is asked again."""
-        registry.register(**fields, actor=self.actor)
+        registry.register(**_given(fields), actor=self.actor)
         return _("Node %s was tested and registered.") % str(fields["name"])
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a new node, without a mode of TLS that is left to the product."""
+    return {name: value for name, value in fields.items() if name != "tls" or value}
 
 
 class NodeAction(Action):
@@ -99,7 +113,7 @@ class ChangeNode(Edit, NodeAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe what changes, and what a node that is closed keeps from being sent."""
         changed = self._merge(fields).changed
-        node_rows.check_update(name=self.name, settings=changed, actor=self.actor)
+        registry.check_update(name=self.name, settings=changed, actor=self.actor)
         found = super().preview(fields)
         return Preview(effects=[*found.effects, *self._closing(changed)], table=found.table)
 

@@ -13,10 +13,12 @@ from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost
 from metadata.nodes import node_rows
+from metadata.rules.settings import NODE
+from metadata.rules.tls import MAX_PATH
 from portal.actions.action import NoFields, Preview
 from portal.actions.fields import password_field
 from portal.kit.tables import Column, Columns, Empty, Table, Text, code, number, plain, when
-from portal.views.nodes.node_actions import NodeAction
+from portal.views.nodes.node_actions import NodeAction, tls_field
 
 PATIENCE_S = 15.0  # a browser waits meanwhile
 
@@ -92,6 +94,8 @@ class PromoteFields(forms.Form):
 
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(label=lazy("Port"), required=False, min_value=1, max_value=65_535)
+    tls = tls_field(lazy("as now"))
+    tls_ca = forms.CharField(label=lazy(NODE["tls_ca"].label), required=False, max_length=MAX_PATH)
     known_dead = forms.BooleanField(
         label=lazy("The old primary is off for good; do not wait for brokers to confirm"),
         required=False,
@@ -109,13 +113,19 @@ class PromoteNode(NodeAction):
         return {"host": view.replica_host, "port": view.replica_port, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        place = {"host": fields["host"], "port": fields["port"]}
-        plan = promotion_plans.promote(name=self.name, actor=self.actor, **place)
+        plan = promotion_plans.promote(name=self.name, actor=self.actor, **_place(fields))
         waits = _("This request may take a minute. If it fails, the node stays offline. Then repeat it.")
         return Preview(effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        return _told(promotion.promote(name=self.name, **fields, patience_s=PATIENCE_S, actor=self.actor))
+        given = {**_place(fields), "known_dead": fields["known_dead"], "patience_s": PATIENCE_S}
+        return _told(promotion.promote(name=self.name, **given, actor=self.actor))
+
+
+def _place(fields: dict[str, Any]) -> dict[str, Any]:
+    """The address and the encryption there; None: as now."""
+    encryption = {name: fields[name] or None for name in ("tls", "tls_ca")}
+    return {"host": fields["host"], "port": fields["port"], **encryption}
 
 
 class AdoptNode(NodeAction):

@@ -16,6 +16,7 @@ from metadata.nodes import node_rows, size_rows
 from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
 from metadata.rules.growth import days_left
+from metadata.rules.tls import MODES
 from portal.auth.access import actor
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
@@ -145,12 +146,19 @@ def _schema(view: NodeView) -> str | None:
     return _("%(version)d, can be upgraded: %(command)s") % {"version": version, "command": command}
 
 
+def _tls(view: NodeView) -> str | None:
+    if view.engine == "sqlite":
+        return None
+    return ", ".join(filter(None, (_(MODES[view.tls]), view.tls_ca)))
+
+
 def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
     replica = f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
     return [
         Fact(_("Kind"), rows.state(view.kind).value),
         Fact(_("Engine"), view.engine),
         Fact(_("Where"), _where(view), kind="code"),
+        Fact(_("TLS"), _tls(view)),
         Fact(_("Account"), view.username or None),
         Fact(_("Reader account"), view.reader_username or None),
         Fact(_("Tables of queues"), growth and growth.tables),

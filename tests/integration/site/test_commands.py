@@ -14,6 +14,7 @@ from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.models import ApiKey, ConsumerGroup, DbNode, Topic
 from tests.support import rows
+from tests.support.certificates import Authority
 
 NewDatabase = Callable[..., dict[str, Any]]
 OURS = sorted(name for name, app in get_commands().items() if app == "catmq_site")
@@ -41,8 +42,9 @@ def test_every_command_explains_itself(name: str) -> None:
     assert name in command.create_parser("manage.py", name).format_help()
 
 
-def test_from_a_node_to_a_subscription(metadata_db: None, node_database: NewDatabase) -> None:
-    assert run("register_node", "main", url(node_database())) == "Node main is registered.\n"
+def test_from_a_node_to_a_subscription(metadata_db: None, node_database: NewDatabase, engine: str) -> None:
+    encrypted = ", with tls off" if engine == "mysql" else ""
+    assert run("register_node", "main", url(node_database())) == f"Node main is registered{encrypted}.\n"
     assert len(topics.create(name="orders", queues=2, actor=rows.ME).queues) == 2
     groups.create(name="billing", settings={"session_timeout_ms": 5000}, actor=rows.ME)
     subscriptions.create(group="billing", topic="orders", start="latest", actor=rows.ME)
@@ -73,6 +75,21 @@ def test_a_dry_run_examines_a_database_and_registers_nothing(
     foretold = run("adopt_restored_node", "main", "--dry-run")
     assert "Nothing was changed." in foretold and "Node main would be at" in foretold
     assert DbNode.objects.get().epoch == 1
+
+
+def test_a_url_and_a_command_say_how_connections_are_encrypted(
+    metadata_db: None, node_database: NewDatabase, authority: Authority
+) -> None:
+    verified = f"?tls=verify&ca={authority.ca}"
+    said = run("register_node", "main", url(node_database("mysql")) + verified)
+    assert said == "Node main is registered, with tls verify.\n"
+    assert run("set_tls", "main", "on") == "Node main is reached with tls on.\n"
+    node = DbNode.objects.get()
+    assert (node.tls, node.tls_ca) == ("on", "")
+    with pytest.raises(CommandError, match="tls_ca: the CA file /nowhere/ca"):
+        run("set_tls", "main", "verify", "--ca", "/nowhere/ca.pem")
+    with pytest.raises(CommandError, match="must end with"):
+        run("register_node", "other", "mysql://u:p@127.0.0.1:1/d?tls=on&ca=/ca.pem")
 
 
 def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:

@@ -18,6 +18,7 @@ from metadata.cache import snapshot
 from metadata.models import AuditLog, DbNode, NodeSize
 from metadata.nodes import node_rows, size_rows
 from tests.support import failing, restoring
+from tests.support.certificates import Authority
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
 from tests.support.mariadb import MariaDB
 
@@ -173,3 +174,20 @@ def test_the_page_of_a_node_shows_how_it_grows(ada: Client, node: str) -> None:
     old = last.at.fromtimestamp(last.at.timestamp() - 91 * 86_400, tz=last.at.tzinfo)
     NodeSize.objects.filter(at=day_before).update(at=old)
     assert size_rows.prune() == 1 and size_rows.prune() == 0
+
+
+def test_tls_of_a_node_is_chosen_shown_and_changed(
+    ada: Client, node_database: NewDatabase, authority: Authority
+) -> None:
+    database, ca = node_database("mysql"), str(authority.ca)
+    seen = filled(ada, "/create/node", **typed("n1", database, tls="verify", tls_ca=ca))
+    assert "TLSv1.3" in text(seen) and "is verified" in text(seen)
+    confirm(ada, "/create/node", seen)
+    assert ca in text(ada.get("/nodes/n1"))
+    wrong = filled(ada, "/nodes/n1/settings", tls="verify", tls_ca="/nowhere/ca.pem")
+    assert wrong.status_code == 400 and "cannot be read" in text(wrong)
+    confirm(ada, "/nodes/n1/settings", filled(ada, "/nodes/n1/settings", tls="on", tls_ca=""))
+    node = node_rows.named(name="n1", actor=ME)
+    assert (node.tls, node.tls_ca, audited("n1")) == ("on", "", ["create", "update"])
+    snapshot.refresh()
+    assert "is not verified" in text(ada.get("/nodes/n1/test"))

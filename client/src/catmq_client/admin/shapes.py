@@ -329,6 +329,8 @@ class PlannedNode(TypedDict):
     min_release: str
     username: str
     password: str
+    tls: str
+    tls_ca: str
 
 
 class ReadPlan(TypedDict):

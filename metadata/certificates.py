@@ -1,0 +1,19 @@
+"""Files of certificates that an operator names."""
+
+from __future__ import annotations
+
+import ssl
+
+
+def check_ca(path: str) -> None:
+    """Raise ValueError, with what to do, unless a file holds certificates that can be verified against."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        pass  # nothing of it was loaded
+    except OSError as error:
+        why = error.strerror or "it cannot be opened"
+        raise ValueError(f"the CA file {path} cannot be read ({why}): choose another") from None
+    if not context.cert_store_stats()["x509"]:
+        raise ValueError(f"{path} holds no certificate: give a file in PEM (-----BEGIN CERTIFICATE-----)")

@@ -1,0 +1,164 @@
+"""TLS to databases: the modes of a connection, and the meaning of a driver's error.
+
+A mode and a CA file stand in the URL of a database (`?tls=verify&ca=/path`) or in the row of a node.
+mysqlclient is compiled against one of two libraries: with MariaDB's, REQUIRED goes on in plain text when the
+server offers no TLS, and PREFERRED never encrypts. So whoever connects asks `is_plain` afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+MODES = {
+    "off": "off: do not ask for encryption",
+    "on": "on: encrypt, accept any certificate",
+    "verify": "verify: encrypt, verify the certificate and the host name",
+}
+MAX_PATH = 1000  # characters
+CLIENT_SSL = 0x800  # the server's greeting has this bit if it offers TLS
+FAILURES = {
+    "tls_required": "The server requires TLS. Set tls to verify, or to on.",
+    "tls_not_offered": (
+        "The server does not offer TLS. Give the server a certificate (ssl_cert and ssl_key), or set tls to "
+        "off."
+    ),
+    "tls_wrong_name": (
+        "The certificate of the server is not for %(host)s. Use a host name of the certificate, or give the "
+        "server a certificate for this name."
+    ),
+    "tls_expired": "The certificate of the server has expired. Renew it, then reload it on the server.",
+    "tls_early": "The certificate of the server is not valid yet. Check the clocks of both machines.",
+    "tls_unknown_ca": (
+        "The certificate of the server was not signed by a CA of %(ca)s. Set tls_ca to the file of the CA "
+        "that signed it."
+    ),
+    "tls_no_ca": (
+        "The CA file %(ca)s cannot be used on this machine. It must have the same path on every machine that "
+        "connects, and be readable."
+    ),
+    "tls_no_handshake": (
+        "The server and this machine do not agree on TLS (%(said)s). Check tls_version and ssl_cipher of the "
+        "server."
+    ),
+}
+# Words of OpenSSL and of both libraries; the first that is found counts.
+_SIGNS = (
+    ("insecure transport", "tls_required"),
+    ("does not support it", "tls_not_offered"),
+    ("does not offer TLS", "tls_not_offered"),
+    ("doesn't support SSL", "tls_not_offered"),
+    ("Validation of SSL server certificate failed", "tls_wrong_name"),
+    ("Failed to verify the server certificate", "tls_wrong_name"),
+    ("certificate has expired", "tls_expired"),
+    ("not yet valid", "tls_early"),
+    ("self-signed certificate", "tls_unknown_ca"),
+    ("self signed certificate", "tls_unknown_ca"),
+    ("issuer certificate", "tls_unknown_ca"),
+    ("signature failure", "tls_unknown_ca"),  # a CA of the same name, with another key
+    ("certificate verify failed", "tls_unknown_ca"),
+    ("o such file", "tls_no_ca"),
+    ("ermission denied", "tls_no_ca"),
+    ("system lib", "tls_no_ca"),
+    ("CA certificate is required", "tls_no_ca"),
+)
+_NUMBERS = (2026, 3159)  # TLS failed; the server requires it
+
+
+class Tls(NamedTuple):
+    """TLS of a URL; `mode` is '' if the URL does not name one."""
+
+    mode: str = ""
+    ca: str = ""
+
+
+class PlainText(Exception):
+    """The server does not offer TLS, so nothing was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(2026, "the server does not offer TLS")
+
+
+def arguments(mode: str, ca: str) -> dict[str, Any]:
+    """Return the arguments with which mysqlclient connects so; ask `is_plain` afterwards.
+
+    >>> arguments("verify", "/etc/ca.pem")
+    {'ssl_mode': 'VERIFY_IDENTITY', 'ssl': {'ca': '/etc/ca.pem'}}
+    """
+    if mode == "verify":
+        return {"ssl_mode": "VERIFY_IDENTITY", **({"ssl": {"ca": ca}} if ca else {})}
+    return {"ssl_mode": "REQUIRED"} if mode == "on" else {}
+
+
+def is_plain(mode: str, capabilities: int) -> bool:
+    """Return True if a connection is not encrypted although its mode asks for it."""
+    return mode in ("on", "verify") and not capabilities & CLIENT_SSL
+
+
+def problem(mode: str, ca: str) -> str:
+    """Return what is wrong with a CA file's path, or else with a mode; '' if nothing.
+
+    >>> problem("on", "/etc/ca.pem")
+    'is used by tls verify only: leave it out, or set tls to verify'
+    """
+    if mode not in MODES:
+        return f"must be one of {', '.join(MODES)}, not {mode!r}"
+    if ca and mode != "verify":
+        return "is used by tls verify only: leave it out, or set tls to verify"
+    return "must be an absolute path" if ca and not ca.startswith("/") else ""
+
+
+def of_query(query: str) -> Tls:
+    """Return what the query of a URL says of TLS. Raises ValueError.
+
+    >>> of_query("tls=verify&ca=/etc/ca.pem")
+    Tls(mode='verify', ca='/etc/ca.pem')
+    """
+    if not query:
+        return Tls()
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given = dict(pairs)
+    mode, ca = given.pop("tls", ""), given.pop("ca", "")
+    if given or len(pairs) > 2 or problem(mode, ca):
+        raise ValueError(
+            "must end with ?tls=off, ?tls=on, ?tls=verify or ?tls=verify&ca=/path, or without it"
+        )
+    return Tls(mode, ca)
+
+
+def is_local(host: str) -> bool:
+    """Return True if connections to a host do not leave the machine.
+
+    >>> is_local("127.0.0.1"), is_local("localhost"), is_local("10.0.0.1"), is_local("db1")
+    (True, True, False, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.startswith("/")
+
+
+def failure(number: object, said: str) -> str:
+    """Return the key in FAILURES of a driver's error, '' if it has to do with something else.
+
+    >>> failure(2026, "TLS/SSL error: certificate has expired"), failure(1045, "Access denied")
+    ('tls_expired', '')
+    """
+    if number not in _NUMBERS:
+        return ""
+    return next((key for sign, key in _SIGNS if sign in said), "tls_no_handshake")
+
+
+def advice(error: BaseException | None, *, host: str, ca: str) -> str:
+    """Return what to do about a driver's error, '' if it has to do with something else than TLS."""
+    if error is None or len(error.args) < 2:
+        return ""
+    key = failure(error.args[0], str(error.args[-1]))
+    return FAILURES[key] % words(host, ca, str(error.args[-1])) if key else ""
+
+
+def words(host: str, ca: str, said: str) -> Mapping[str, str]:
+    """Return what the texts of FAILURES are filled with."""
+    return {"host": host, "ca": ca or "the system", "said": said}

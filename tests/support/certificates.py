@@ -1,0 +1,103 @@
+"""Certificates of a private CA for a test server, which is switched from one to another while it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from tests.support.mariadb import MariaDB
+
+YEAR = timedelta(days=365)
+HERE = x509.IPAddress(ip_address("127.0.0.1"))
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A certificate with its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def sign(
+    name: str, ca: Signed | None, *, lasts: timedelta = YEAR, valid_for: x509.GeneralName = HERE
+) -> Signed:
+    """A certificate that began a day ago, signed by a CA; without one, that of a CA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    draft = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(ca.certificate.subject if ca else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + lasts)
+        .add_extension(x509.BasicConstraints(ca=ca is None, path_length=None), critical=True)
+    )
+    if ca is not None:
+        draft = draft.add_extension(x509.SubjectAlternativeName([valid_for]), critical=False)
+    return Signed(draft.sign(ca.key if ca else key, hashes.SHA256()), key)
+
+
+class Authority:
+    """A CA, and the files that a server of tests reads: `ca`, its certificate and its key."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._ca = sign("CatMQ tests", None)
+        self._certificate, self._key = directory / "cert.pem", directory / "key.pem"
+        self._servers_ca = directory / "servers-ca.pem"
+        self.ca = directory / "ca.pem"
+        self.ca.write_bytes(self._ca.certificate.public_bytes(Encoding.PEM))
+        self.install(self.issue(), self._ca)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options with which a server offers TLS."""
+        return (
+            f"--ssl-ca={self._servers_ca}",
+            f"--ssl-cert={self._certificate}",
+            f"--ssl-key={self._key}",
+        )
+
+    def issue(self, *, lasts: timedelta = YEAR, valid_for: x509.GeneralName = HERE) -> Signed:
+        """A server's certificate."""
+        return sign("server", self._ca, lasts=lasts, valid_for=valid_for)
+
+    def install(self, signed: Signed, ca: Signed | None = None) -> None:
+        """Puts a certificate where the server reads it at its start, or when it is told to."""
+        self._servers_ca.write_bytes((ca or self._ca).certificate.public_bytes(Encoding.PEM))
+        self._certificate.write_bytes(signed.certificate.public_bytes(Encoding.PEM))
+        text = signed.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        with os.fdopen(os.open(self._key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(text)
+
+    @contextmanager
+    def presented(self, server: MariaDB, signed: Signed, ca: Signed | None = None) -> Iterator[None]:
+        """A server that presents another certificate for the length of a block."""
+        self.install(signed, ca)
+        reload(server)
+        try:
+            yield
+        finally:
+            self.install(self.issue())
+            reload(server)
+
+
+def reload(server: MariaDB) -> None:
+    """Has a server read its certificate again."""
+    is_mariadb = "MariaDB" in server.execute("SELECT VERSION()")[0][0]
+    server.execute("FLUSH SSL" if is_mariadb else "ALTER INSTANCE RELOAD TLS")

@@ -1,0 +1,72 @@
+"""A wire to a MySQL server that somebody listens on, and that can take the server's offer of TLS away."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from metadata.rules.tls import CLIENT_SSL
+
+PIECE = 1 << 16
+HEAD = 4  # bytes before a packet
+BEFORE_CAPABILITIES = 4 + 8 + 1  # number of the connection, eight bytes of the challenge, a filler
+
+
+@dataclass
+class Wire:
+    """Clients connect to `port`; `heard` is all that passed. `strips`: TLS is not offered to them."""
+
+    server_port: int
+    strips: bool = False
+    heard: bytearray = field(default_factory=bytearray)
+    _listener: socket.socket = field(default_factory=socket.socket)
+
+    @property
+    def port(self) -> int:
+        """Where clients connect to."""
+        return int(self._listener.getsockname()[1])
+
+    @contextmanager
+    def running(self) -> Iterator[Wire]:
+        """Listens for the length of a block."""
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+        try:
+            yield self
+        finally:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self.server_port)) as server:
+            greeting = server.recv(PIECE)
+            client.sendall(_without_tls(greeting) if self.strips else greeting)
+            other = threading.Thread(target=self._pass, args=(client, server), daemon=True)
+            other.start()
+            self._pass(server, client)
+            other.join()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):  # the other side was faster
+            while piece := source.recv(PIECE):
+                self.heard += piece
+                target.sendall(piece)
+            target.shutdown(socket.SHUT_RDWR)
+
+
+def _without_tls(greeting: bytes) -> bytes:
+    """A server's greeting that does not offer TLS."""
+    version_end = greeting.index(b"\0", HEAD + 1)
+    at = version_end + 1 + BEFORE_CAPABILITIES
+    lower = int.from_bytes(greeting[at : at + 2], "little") & ~CLIENT_SSL
+    return greeting[:at] + lower.to_bytes(2, "little") + greeting[at + 2 :]
