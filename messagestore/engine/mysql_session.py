@@ -136,13 +136,8 @@ _complained: dict[tuple[str, str], float] = {}
 def syncs_before_it_shows(variables: Mapping[str, str]) -> bool:
     """Return True if a server syncs a commit to disk before it shows it to others (durability.py).
 
-    It does with a binary log of its own that is synced. InnoDB's redo log is synced afterwards, and MariaDB 12.3
-    can keep the binary log in there.
-
-    >>> syncs_before_it_shows({"log_bin": "ON", "sync_binlog": "1"})
-    True
-    >>> syncs_before_it_shows({"log_bin": "ON", "sync_binlog": "1", "binlog_storage_engine": "innodb"})
-    False
+    It does with a binary log of its own that is synced. InnoDB's redo log is synced afterwards, and MariaDB
+    12.3 can keep the binary log in there.
     """
     own = variables["log_bin"] == "ON" and not variables.get("binlog_storage_engine")
     return own and variables["sync_binlog"] == "1"

@@ -178,7 +178,8 @@ class LongTransaction(NamedTuple):
 class ServerFacts(NamedTuple):
     """Facts that decide whether a MySQL / MariaDB server may be a node.
 
-    `binlog_format` is empty where a server has only one, `binlog_engine` where the binary log is one of its own.
+    `binlog_format` is empty where a server has only one; `binlog_engine` where the binary log has its own
+    files.
     """
 
     version: str
