@@ -8,12 +8,8 @@ from tests.support.waiting import until
 
 BINLOG = ("--log-bin", "--sync-binlog=1")
 GTID = ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--replica-net-timeout=5")  # of MySQL
-MARIADB = (
-    "--binlog-format=ROW",
-    "--log-slave-updates",
-    "--slave-net-timeout=5",
-    "--slave-parallel-threads=2",
-)
+ROWS = ("--binlog-format=ROW", "--log-slave-updates")  # of MariaDB
+MARIADB = (*ROWS, "--slave-net-timeout=5", "--slave-parallel-threads=2")
 POSITION = "SELECT @@gtid_executed" if IS_MYSQL else "SELECT @@gtid_binlog_pos"
 APPLIED = "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 1)" if IS_MYSQL else "SELECT MASTER_GTID_WAIT(%s, 1)"
 

@@ -42,9 +42,7 @@ from tests.support.slowsync import SlowSync, slow_disk
 from tests.support.waiting import until
 
 ACTOR = command("test")
-THREAD = (
-    "SELECT 0" if IS_MYSQL else "SELECT tid FROM information_schema.processlist WHERE id = CONNECTION_ID()"
-)
+OWN_THREAD = "SELECT tid FROM information_schema.processlist WHERE id = CONNECTION_ID()"
 SLOW_MS = 15_000  # longer than the test needs the window
 
 
@@ -137,7 +135,7 @@ def hold_up_the_log(server: MariaDB, disk: SlowSync, queue: int) -> None:
     """
     with closing(server.connect(db=node_pools.node_of(queue).info.database)) as connection:
         cursor = connection.cursor()
-        cursor.execute(THREAD)
+        cursor.execute("SELECT 0" if IS_MYSQL else OWN_THREAD)
         disk.set(SLOW_MS, thread=cursor.fetchone()[0])
         while disk.delay_ms() > 0:
             cursor.execute("INSERT INTO other VALUES (NULL)")

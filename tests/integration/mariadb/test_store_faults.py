@@ -137,9 +137,8 @@ def test_the_victim_of_a_deadlock_is_repeated(
     until(lambda: bench.publishing() is not None)
     # The batch holds the head and waits for offset 3; now this one wants the head: the lighter dies.
     foreign.execute("SELECT head FROM queue_head FOR UPDATE")
-    deadlocks = bench.execute(
-        "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
-    )
+    metrics = "information_schema.innodb_metrics"
+    deadlocks = bench.execute(f"SELECT count FROM {metrics} WHERE name = 'lock_deadlocks'")
     foreign.connection.rollback()
     assert [receipt.offset for receipt in sending.result(10)] == [3, 4, 5]
     assert int(deadlocks[0][0]) >= 1
