@@ -269,7 +269,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--server",
         metavar="VERSION",
-        help="the version of every MySQL or MariaDB server, as script/mysql takes it (default: the installed one)",
+        help="the version of all database servers, as script/mysql takes it (default: the installed one)",
     )
     parser.add_argument(
         "--engine",
