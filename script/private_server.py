@@ -142,11 +142,14 @@ def launch(directory: Path, programs: Programs, extra: Sequence[str]) -> None:
     init.unlink(missing_ok=True)
     keep(init, init_statements(programs, (directory / "password").read_text()))
     port = int((directory / "port").read_text())
+    unix_socket = socket_path(directory)
+    # MySQL takes a server that was killed for a running one while its process is a zombie.
+    Path(f"{unix_socket}.lock").unlink(missing_ok=True)
     command = [
         programs.server,
         "--no-defaults",
         *places(directory),
-        f"--socket={socket_path(directory)}",
+        f"--socket={unix_socket}",
         f"--pid-file={directory}/server.pid",
         f"--log-error={directory}/error.log",
         f"--init-file={init}",

@@ -2,6 +2,7 @@
 
     python -m tests.gate                 all steps
     python -m tests.gate NAME…           only these; `--list` names them
+    python -m tests.gate servers         all tests of databases on all versions of servers
     python -m tests.gate --lanes 1       one step after the other, not two at a time
 
 Two steps run at a time where there are two processors. Acceptance tests take longest and judge how long
@@ -17,6 +18,10 @@ finds it so fails.
 
 Steps that call the product in their own process measure which branches of it they take. The summary says how
 many, and fewer than tests/coverage.txt says fail the gate.
+
+Tests run on the installed MariaDB, and a core of them on other servers (tests/servers.py), which are
+downloaded before the first step. A server that cannot be had is named in the summary, with the reason, and
+fails nothing.
 
 The summary says on which Python, system and databases it ran. The last line is `N passed, N failed`: tests,
 and one for each check that is not a test.
@@ -35,7 +40,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +48,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from xml.etree import ElementTree
 
-from tests import branches, unsteady
+from tests import branches, servers, unsteady
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".test"  # reports, output and the checks' own data directory
@@ -59,6 +64,7 @@ LANES = min(2, os.cpu_count() or 1)
 BESIDE = ("nice", "-n", "5")  # what runs beside acceptance tests, which judge how long things take
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
+MARIADB = ("mariadbd", "--version")
 _printing = threading.Lock()
 
 
@@ -76,6 +82,11 @@ class Step:
     def report(self) -> Path | None:
         """Where pytest writes its counts, None for other commands."""
         return WORK / f"{self.name}.xml" if "pytest" in self.command else None
+
+    @property
+    def server(self) -> str:
+        """The version of the database server that it chooses, "" if it takes the installed one or none."""
+        return self.environ.get("CATMQ_TEST_SERVER", "")
 
     @property
     def coverage(self) -> Path:
@@ -105,6 +116,12 @@ def manage(name: str, *arguments: str, budget_s: int = 10) -> Step:
     return Step(name, (str(BIN / "python"), "manage.py", *arguments), budget_s)
 
 
+def on_server(name: str, suite: servers.Suite, version: str) -> Step:
+    """A suite on a server of a version."""
+    environ = {"CATMQ_TEST_ENGINE": suite.engine, "CATMQ_TEST_SERVER": version}
+    return tests(f"{name}-{version or 'installed'}", *suite.paths, budget_s=suite.budget_s, **environ)
+
+
 # In the order in which they begin: the longest first, and short ones last, so that no lane is left alone.
 STEPS = (
     tests("acceptance", "tests/acceptance", budget_s=600),
@@ -118,11 +135,22 @@ STEPS = (
     tests("unit", "tests/unit", "metadata/rules", budget_s=60, measured=True),
     tests("integration-mysql", "tests/integration", budget_s=240, CATMQ_TEST_ENGINE="mysql"),
     tests("spark", "tests/spark", "spark_tasks", budget_s=240),
+    *(on_server("core", servers.CORE, version) for version in servers.IN_GATE),
     tests("contract", "tests/contract", budget_s=120),
     tests("integration-sqlite", "tests/integration", budget_s=120, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("browser", "tests/browser", budget_s=120),
     tests("architecture", "tests/architecture", budget_s=40),
 )
+ON_SERVERS = {
+    (suite, version): on_server(suite, servers.SUITES[suite], version)
+    for version in (*servers.VERSIONS, servers.INSTALLED)
+    for suite in servers.SUITES
+}
+GROUPS = {
+    "gate": STEPS,
+    "servers": tuple(ON_SERVERS.values()),
+    "servers-ci": tuple(ON_SERVERS[suite, one] for one in servers.IN_GATE for suite in servers.IN_CI),
+}
 
 
 @dataclass(frozen=True)
@@ -148,7 +176,7 @@ class Outcome:
 
 def run(step: Step, *, before: Sequence[str] = ()) -> Outcome:
     """Runs one step, `before` its command, and shows what it printed; tests that fail run again if few."""
-    say(f"── {step.name} begins")
+    say(f"── {step.name} begins" + (f", on {servers.title(step.server)}" if step.server else ""))
     begun = time.monotonic()
     passed, failed, used_s = attempt(step, (*before, *step.measuring))
     names = failures(step)
@@ -257,25 +285,25 @@ def run_all(steps: Sequence[Step], *, lanes: int) -> list[Outcome]:
     """The outcomes of the steps, so many of which run at a time."""
 
     def one(step: Step) -> Outcome:
-        return run(step, before=BESIDE if lanes > 1 and step.name != "acceptance" else ())
+        return run(step, before=BESIDE if lanes > 1 and not step.name.startswith("acceptance") else ())
 
     with ThreadPoolExecutor(lanes) as pool:
         return list(pool.map(one, steps))
 
 
-def surroundings() -> str:
-    """Return what this machine runs the steps on, with versions."""
+def surroundings(others: Iterable[str]) -> str:
+    """Return what this machine runs the steps on, with versions; `others` are further servers."""
     system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     debian = Path("/etc/debian_version")  # the point release, which PRETTY_NAME lacks
     release = f" [{debian.read_text().strip()}]" if debian.exists() else ""
     parts = [f"Python {platform.python_version()}", system + release, f"SQLite {sqlite3.sqlite_version}"]
     for name, command in (
-        ("MariaDB", ("mariadbd", "--version")),
+        ("MariaDB", MARIADB),
         ("Java", ("java", "-version")),
         ("Chromium", ("chromium", "--version")),
     ):
         parts.append(f"{name} {version_of(command)}")
-    return ", ".join(parts)
+    return ", ".join([*parts, *others])
 
 
 def version_of(command: tuple[str, ...]) -> str:
@@ -291,18 +319,24 @@ def version_of(command: tuple[str, ...]) -> str:
 def main() -> int:
     """Runs the chosen steps; 0 if nothing failed."""
     parser = argparse.ArgumentParser(prog="script/test", description="Runs checks and tests: all, or some.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a step; without any, all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a step or a group; default: gate")
     parser.add_argument("--list", action="store_true", help="name the steps and end")
     parser.add_argument("--lanes", type=int, default=LANES, help=f"steps that run at a time (here: {LANES})")
     chosen = parser.parse_args()
-    names = [step.name for step in STEPS]
-    unknown = sorted(set(chosen.names) - set(names))
+    plan = {name: (step,) for name, step in {step.name: step for step in everything()}.items()} | GROUPS
+    unknown = sorted(set(chosen.names) - plan.keys())
     if unknown:
-        parser.error(f"no step {', '.join(unknown)}; there are: {' '.join(names)}")
+        parser.error(f"no step {', '.join(unknown)}; there are: {' '.join(plan)}")
     if chosen.list:
-        print(*names, sep="\n")
+        print(*plan, sep="\n")
         return 0
-    return gate([step for step in STEPS if step.name in (chosen.names or names)], lanes=max(1, chosen.lanes))
+    wanted = {step.name for name in chosen.names or ["gate"] for step in plan[name]}
+    return gate([step for step in everything() if step.name in wanted], lanes=max(1, chosen.lanes))
+
+
+def everything() -> tuple[Step, ...]:
+    """All steps there are."""
+    return (*STEPS, *ON_SERVERS.values())
 
 
 def gate(steps: Sequence[Step], *, lanes: int) -> int:
@@ -310,14 +344,28 @@ def gate(steps: Sequence[Step], *, lanes: int) -> int:
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     begun = time.monotonic()
-    outcomes = run_all(steps, lanes=min(lanes, len(steps)))
+    there, missing = servers.prepare(step.server for step in steps if step.server)
+    print(*missing.values(), sep="\n")
+    outcomes = run_all([step for step in steps if step.server not in missing], lanes=lanes)
     print("", *outcomes, "", sep="\n")
-    print(f"on {surroundings()}")
+    print(*missing.values(), sep="\n")
+    print(f"on {surroundings(there.values())}")
+    note_servers(outcomes, there)
     used = getrusage(RUSAGE_CHILDREN)
     print(f"{time.monotonic() - begun:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors")
     failed = sum(outcome.failed for outcome in outcomes) + conclusions(outcomes)
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
     return 1 if failed else 0
+
+
+def note_servers(outcomes: Sequence[Outcome], there: Mapping[str, str]) -> None:
+    """Keep what whole suites came to on each server."""
+    suites = {step.name: suite for (suite, _), step in ON_SERVERS.items()}
+    names = {version: servers.short(whole) for version, whole in there.items()}
+    names[servers.INSTALLED] = servers.short(f"MariaDB {version_of(MARIADB)}")
+    told = [one for one in outcomes if one.step.name in suites]
+    if told:
+        servers.record({(names[one.step.server], suites[one.step.name]): not one.failed for one in told})
 
 
 def conclusions(outcomes: Sequence[Outcome]) -> int:

@@ -36,7 +36,8 @@ _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
-    "SELECT @@max_allowed_packet, @@log_bin, @@sync_binlog"
+    "SHOW VARIABLES WHERE Variable_name IN"  # a server that lacks one of them leaves it out
+    " ('max_allowed_packet', 'log_bin', 'sync_binlog', 'binlog_storage_engine', 'performance_schema')"
 )
 # A broker frozen inside a transaction must give its locks back: MariaDB can end just that, MySQL the session.
 # And MySQL would answer with sizes of tables that are a day old.
@@ -135,6 +136,16 @@ class Session(Protocol):
 _complained: dict[tuple[str, str], float] = {}
 
 
+def syncs_before_it_shows(variables: Mapping[str, str]) -> bool:
+    """Return True if a server syncs a commit to disk before it shows it to others (durability.py).
+
+    It does with a binary log of its own that is synced. InnoDB's redo log is synced afterwards, and MariaDB
+    12.3 can keep the binary log in there.
+    """
+    own = variables["log_bin"] == "ON" and not variables.get("binlog_storage_engine")
+    return own and variables["sync_binlog"] == "1"
+
+
 def unreachable(name: str, where: str, error: Exception) -> db_errors.Unreachable:
     """Return the error for clients of a failed connect; where the node is and what it said is for the log."""
     said, now = f"{where}: {error.args[-1]}", time.monotonic()
@@ -189,10 +200,12 @@ class MySqlSession:
         self._closing = threading.Lock()
         self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
-        results = self._settings(name, f"{host}:{port}")
-        self.max_packet, binlog, sync = map(int, results[-1].rows[0])
-        # The binary log is synced before InnoDB shows a commit; its redo log is not (durability.py).
-        self.shows_durable_only = bool(binlog) and sync == 1
+        told = dict(self._settings(name, f"{host}:{port}")[-1].rows)
+        self.max_packet = int(told["max_allowed_packet"])
+        self.shows_durable_only = syncs_before_it_shows(told)
+        # MySQL is to lose the one in information_schema; where performance_schema is off, its own is empty.
+        here = self.flavour == "mysql" and told["performance_schema"] == "ON"
+        self.processlist = f"{'performance' if here else 'information'}_schema.processlist"
 
     def _settings(self, name: str, where: str) -> list[Result]:
         try:

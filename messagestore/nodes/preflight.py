@@ -189,8 +189,8 @@ def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Fi
     yield _either(not facts.read_only, "writable", "writable", "read_only")
     losing = [
         (facts.flush_log_at_commit != 1, "flush"),
-        (bool(facts.log_bin) and facts.sync_binlog != 1, "binlog"),
-        (bool(facts.log_bin) and facts.binlog_format == "STATEMENT", "statement"),
+        (facts.log_bin and not facts.binlog_engine and facts.sync_binlog != 1, "binlog"),
+        (facts.log_bin and facts.binlog_format == "STATEMENT", "statement"),
     ]
     wrong = [text for is_wrong, text in losing if is_wrong]
     verdict = "warn" if unsafe else "bad"

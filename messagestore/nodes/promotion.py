@@ -184,7 +184,7 @@ def reached(target: NodeInfo) -> Iterator[Session]:
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
-        facts = node_sql.server_facts(session)._replace(read_only=0)
+        facts = node_sql.server_facts(session)._replace(read_only=False)
         check_server(facts, target, unsafe=False)
     identity = promotion_sql.Standing("", {})
     with suppress(db_errors.Final):  # no such table: perhaps empty

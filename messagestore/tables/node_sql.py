@@ -31,7 +31,18 @@ def create_node_tables(session: Session) -> None:
 
 def server_facts(session: Session) -> ServerFacts:
     """The settings of a MySQL / MariaDB server that durability and text depend on."""
-    return ServerFacts(*rows_of(session, "select_server")[0])
+    told = dict(rows_of(session, "select_server"))
+    return ServerFacts(
+        version=told["version"],
+        character_set=told["character_set_database"],
+        collation=told["collation_database"],
+        flush_log_at_commit=int(told["innodb_flush_log_at_trx_commit"]),
+        log_bin=told["log_bin"] == "ON",
+        sync_binlog=int(told["sync_binlog"]),
+        binlog_format=told.get("binlog_format", ""),
+        binlog_engine=told.get("binlog_storage_engine", ""),
+        read_only=told["read_only"] != "OFF",
+    )
 
 
 def tls_facts(session: Session) -> TlsFacts:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.running import message_table, rows_of, step
+from messagestore.tables.running import message_table, processlist, rows_of, step
 from messagestore.tables.shapes import LongTransaction, Partition
 
 
@@ -60,7 +60,8 @@ def long_transactions(session: Session, *, seconds: int) -> list[LongTransaction
     None where the account may not see them (it lacks the right PROCESS).
     """
     try:
-        rows = rows_of(session, "select_long_transactions", seconds=seconds)
+        table = processlist(session)
+        rows = rows_of(session, "select_long_transactions", processlist=table, seconds=seconds)
     except db_errors.Final:
         return []
     return [LongTransaction(*row) for row in rows]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from messagestore.engine import schema_steps
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.tables.running import ids, key_of, rows_of, step
+from messagestore.tables.running import ids, key_of, processlist, rows_of, step
 from messagestore.tables.shapes import ReaderKey, Schema
 from metadata.grouping import chunks, grouped
 
@@ -23,7 +23,10 @@ class Standing(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """The threads of a server that copy another one, and whether they have applied all that arrived."""
+    """The threads of a server that copy another one, and whether they have applied all that arrived.
+
+    While it still receives, `caught_up` is False.
+    """
 
     threads: int
     caught_up: bool
@@ -92,8 +95,9 @@ def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) 
 
 def replication(session: Session) -> Replication:
     """Return the replication state of a server; needs the right PROCESS to see it."""
-    threads, waiting = rows_of(session, "select_replication")[0]
-    return Replication(int(threads), int(waiting) > 0)
+    rows = rows_of(session, "select_replication", processlist=processlist(session))
+    threads, idle, read_all = map(int, rows[0])
+    return Replication(threads, threads == idle and read_all > 0)
 
 
 def stop_receiving(session: Session) -> None:
@@ -118,7 +122,7 @@ def forbid_writes(session: MySqlSession) -> None:
 
 def connections(session: Session) -> list[int]:
     """The server's ids of the other connections to this database."""
-    return [int(row[0]) for row in rows_of(session, "select_connections")]
+    return [int(row[0]) for row in rows_of(session, "select_connections", processlist=processlist(session))]
 
 
 def kill_connection(session: Session, *, connection: int) -> None:

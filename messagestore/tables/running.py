@@ -25,6 +25,12 @@ def rows_of(session: Session, name: str, **parameters: object) -> Sequence[tuple
     return session.run(step(session, name, **parameters))[-1].rows
 
 
+def processlist(session: Session) -> str:
+    """The server's table of connections."""
+    assert isinstance(session, MySqlSession)  # noqa: S101 - SQLite has none
+    return session.processlist
+
+
 def key_of(reader: ReaderKey) -> dict[str, object]:
     return {"group_id": reader.group_id, "queue": reader.queue, "instance": reader.instance}
 

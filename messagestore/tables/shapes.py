@@ -202,13 +202,18 @@ class TlsFacts(NamedTuple):
 
 
 class ServerFacts(NamedTuple):
-    """Facts that decide whether a MySQL / MariaDB server may be a node."""
+    """Facts that decide whether a MySQL / MariaDB server may be a node.
+
+    `binlog_format` is empty where a server has only one; `binlog_engine` where the binary log has its own
+    files.
+    """
 
     version: str
     character_set: str
     collation: str
     flush_log_at_commit: int
-    log_bin: int
+    log_bin: bool
     sync_binlog: int
     binlog_format: str
-    read_only: int
+    binlog_engine: str
+    read_only: bool

@@ -40,7 +40,7 @@ from tests.acceptance.scenarios import (
     workers,
 )
 from tests.acceptance.scenarios.stage import Stage
-from tests.support import changes, mariadb
+from tests.support import changes, environment, mariadb
 from tests.support import pair as pairs
 from tests.support.environment import free_port
 from tests.support.pair import Pair
@@ -125,8 +125,13 @@ def play_clocks(stage: Stage, pair: Pair) -> None:
 
 
 def play_node_killed(stage: Stage, pair: Pair) -> None:
-    """kill -9 of a message node's database, 20 times (or --times), under sends and immediate reads."""
+    """kill -9 of a node's database on a slow disk, 20 times (or --times), under sends and immediate reads."""
     lost_nodes.run_killed(stage, pair, kills=stage.times or 20)
+
+
+def play_node_killed_binlog(stage: Stage, pair: Pair) -> None:
+    """The same with a synced binary log."""
+    lost_nodes.run_killed(stage, pair, kills=stage.times or 20, binlog=True)
 
 
 def play_node_dead(stage: Stage, pair: Pair) -> None:
@@ -223,6 +228,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "metadata-frozen": play_frozen_metadata,
     "clocks": play_clocks,
     "node-killed": play_node_killed,
+    "node-killed-binlog": play_node_killed_binlog,
     "node-dead": play_node_dead,
     "node-frozen": play_node_frozen,
     "node-full": play_node_full,
@@ -266,6 +272,11 @@ def arguments() -> argparse.Namespace:
         type=int,
         metavar="N",
         help="number of repetitions in node-killed (default 20), node-dead (10) and tmpdir-full (4)",
+    )
+    parser.add_argument(
+        "--server",
+        metavar="VERSION",
+        help="the version of all database servers, as script/mysql takes it (default: the installed one)",
     )
     parser.add_argument(
         "--engine",
@@ -348,11 +359,14 @@ def play(options: argparse.Namespace, home: Path, seed: int) -> int:
 def main() -> int:
     """Plays and judges; 0 if everything held."""
     options = arguments()
+    if options.server and options.server != environment.SERVER:
+        os.environ["CATMQ_TEST_SERVER"] = options.server  # the modules have read it already: begin again
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     if options.name == SELFTEST:
         return run_selftest(options.engine)
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     home = Path(tempfile.mkdtemp(prefix="catmq-chaos-"))
-    say(f"seed {seed}, {options.engine}; logs in {home}")
+    say(f"seed {seed}, {options.engine} {environment.SERVER}; logs in {home}")
     try:
         rounds = play(options, home, seed)
     except FAILURES as error:

@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import changes
 from tests.support import pair as pairs
+from tests.support.environment import SERVER
 from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.server import Server
@@ -24,8 +25,11 @@ _running: dict[str, ExitStack] = {}  # those of them that run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring the tests of each server together, and first those that need none: nothing idles beside them.
 
-    No test uses two of the session's servers.
+    No test uses two of the session's servers. Where a version of the database server is chosen, only tests
+    that use one run.
     """
+    if SERVER:
+        items[:] = [item for item in items if "mariadb" in users(item)]
     items.sort(key=lambda item: tuple(name in users(item) for name in reversed(SERVERS)))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 ENGINE = os.environ.get("CATMQ_TEST_ENGINE", "sqlite")
 SERVER = os.environ.get("CATMQ_TEST_SERVER", "")
+IS_MYSQL = SERVER.startswith(("8.", "9."))  # MariaDB's versions begin at 10
 ROOT = Path(__file__).resolve().parent.parent.parent
 PORTS = (10_000, 32_000)  # below what the system chooses from for connections
 HOME = Path(tempfile.mkdtemp(prefix="catmq-test-"))

@@ -21,6 +21,7 @@ ESTABLISHED = "01"  # as /proc/net/tcp has it
 # Options of a server that starts soon, and whose files take little of a memory that holds them.
 LOG = ("--loose-innodb-log-file-size=64M", "--loose-innodb-redo-log-capacity=64M")  # of MariaDB, of MySQL
 SMALL = (*LOG, "--innodb-buffer-pool-size=128M")
+NO_BINLOG = (*SMALL, "--skip-log-bin")  # MySQL has a binary log unless told otherwise
 
 
 @dataclass(frozen=True)

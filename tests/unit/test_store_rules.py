@@ -8,6 +8,7 @@ import pytest
 
 from messagestore.engine import batch_ids, db_errors, messages
 from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import syncs_before_it_shows
 from messagestore.engine.statements import load, parse
 from messagestore.heads import gap_check
 from metadata.config import config
@@ -35,6 +36,22 @@ def test_a_statement_is_rendered_with_escaped_values_and_plain_holes() -> None:
         {"table": "t", "b": "x", "not": "y"}, lambda given: b"<%b>" % str(given).encode()
     )
     assert rendered == b"SELECT a FROM t WHERE b = <x> AND c = '<y>'"
+
+
+@pytest.mark.parametrize(
+    ("variables", "durable"),
+    [
+        ({"log_bin": "ON", "sync_binlog": "1"}, True),
+        ({"log_bin": "ON", "sync_binlog": "1", "binlog_storage_engine": ""}, True),
+        ({"log_bin": "ON", "sync_binlog": "1", "binlog_storage_engine": "innodb"}, False),
+        ({"log_bin": "ON", "sync_binlog": "0"}, False),
+        ({"log_bin": "OFF", "sync_binlog": "1"}, False),
+    ],
+)
+def test_only_a_synced_binary_log_of_its_own_lets_a_server_show_what_is_durable(
+    variables: dict[str, str], durable: bool
+) -> None:
+    assert syncs_before_it_shows(variables) is durable
 
 
 def test_a_statement_with_a_missing_value_is_refused() -> None:

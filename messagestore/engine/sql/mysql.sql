@@ -210,8 +210,8 @@ UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds 
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
 
 -- name: select_server
-SELECT VERSION(), @@character_set_database, @@collation_database,
-       @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only
+SHOW VARIABLES WHERE Variable_name IN ('version', 'character_set_database', 'collation_database',
+    'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'binlog_storage_engine', 'read_only')
 
 -- name: select_tls
 SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Ssl_server_not_after')
@@ -318,9 +318,14 @@ UPDATE reader SET owner = CASE WHEN epoch < :epoch THEN '' ELSE owner END,
                   epoch = CASE WHEN epoch < :epoch THEN :epoch ELSE epoch END
  WHERE group_id = :group_id AND instance = :instance AND queue_id = :queue
 
+-- All threads that copy another server; those that wait for more to apply; and of these the one that has read all.
+-- The others are workers that apply in parallel: of MySQL, of MariaDB.
 -- name: select_replication
-SELECT COUNT(*), CAST(COALESCE(SUM(state LIKE '%read all relay log%'), 0) AS SIGNED)
-  FROM information_schema.processlist WHERE user = 'system user' AND command <> 'Daemon'
+SELECT COUNT(*),
+       CAST(COALESCE(SUM(state LIKE '%read all relay log%' OR state IN (
+           'Waiting for an event from Coordinator', 'Waiting for work from SQL thread')), 0) AS SIGNED),
+       CAST(COALESCE(SUM(state LIKE '%read all relay log%'), 0) AS SIGNED)
+  FROM {processlist} WHERE user = 'system user' AND command <> 'Daemon'
 
 -- name: stop_receiving
 STOP REPLICA IO_THREAD
@@ -338,7 +343,7 @@ SET GLOBAL super_read_only = 1
 SET GLOBAL read_only = 0
 
 -- name: select_connections
-SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND user <> 'system user'
+SELECT id FROM {processlist} WHERE db = DATABASE() AND id <> CONNECTION_ID() AND user <> 'system user'
 
 -- name: kill_connection
 KILL :connection
@@ -370,7 +375,7 @@ SELECT GET_LOCK(CONCAT('catmq ', LEFT(SHA2(DATABASE(), 256), 20), ' ', :table_na
 SELECT p.ID, p.USER,
        CAST(TIMESTAMPDIFF(SECOND, t.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS SIGNED)
   FROM information_schema.INNODB_TRX t
-  JOIN information_schema.PROCESSLIST p ON p.ID = t.trx_mysql_thread_id
+  JOIN {processlist} p ON p.ID = t.trx_mysql_thread_id
  WHERE p.DB = DATABASE() AND p.ID <> CONNECTION_ID()
    AND t.trx_started < CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM') - INTERVAL :seconds SECOND
  ORDER BY t.trx_started

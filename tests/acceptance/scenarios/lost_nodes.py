@@ -36,13 +36,13 @@ BACK_S = 20.0  # from the node's return until messages are handled again: the lo
 
 
 @contextmanager
-def own_server(stage: Stage, disk: SlowSync | None = None) -> Iterator[MariaDB]:
-    """A database server for one node: with a synced binary log, or on a slow disk and without one."""
+def own_server(stage: Stage, disk: SlowSync | None = None, *, binlog: bool = True) -> Iterator[MariaDB]:
+    """A database server for one node; `binlog`: with a synced binary log."""
+    options = replication.options(1) if binlog else mariadb.NO_BINLOG
     if disk is None:
-        home = stage.directory / "own-node"
-        server = mariadb.start(home, port=free_port(), options=replication.options(1))
+        server = mariadb.start(stage.directory / "own-node", port=free_port(), options=options)
     else:
-        server = mariadb.start(disk.home, port=free_port(), options=mariadb.SMALL, environ=disk.environ)
+        server = mariadb.start(disk.home, port=free_port(), options=options, environ=disk.environ)
     try:
         yield server
     finally:
@@ -91,14 +91,14 @@ class Played:
         until(lambda: self.crowd.handled() >= goal, limit_s=limit_s)
 
 
-def run_killed(stage: Stage, pair: Pair, *, kills: int) -> None:
+def run_killed(stage: Stage, pair: Pair, *, kills: int, binlog: bool = False) -> None:
     """The node is killed with -9 under sends and immediate reads: what was acknowledged is handled.
 
-    It has no binary log, so it shows messages before they are on disk, and its disk is slow, so that they are
-    shown for long: each kill comes while the log is being synced. Several senders share each queue, so that
+    Without a binary log it shows messages before they are on disk, and its disk is slow, so that they are
+    shown for long: each kill comes while a log is being synced. Several senders share each queue, so that
     who sends again after a kill is another one than whose message had the place before.
     """
-    with slow_disk() as disk, own_server(stage, disk) as server:
+    with slow_disk() as disk, own_server(stage, disk, binlog=binlog) as server:
         node = node_on(stage, pair, server)
         play = Played(stage, Crowd(stage, QUEUES, SESSION_MS, name="killed", node=node))
         play.begin(senders=3)

@@ -36,12 +36,13 @@ from metadata.db import consumer_ids
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import groups
 from metadata.membership import consumers
-from tests.support.environment import free_port
-from tests.support.mariadb import SMALL, MariaDB, is_alive, start
+from tests.support.environment import IS_MYSQL, free_port
+from tests.support.mariadb import NO_BINLOG, SMALL, MariaDB, is_alive, start
 from tests.support.slowsync import SlowSync, slow_disk
 from tests.support.waiting import until
 
 ACTOR = command("test")
+OWN_THREAD = "SELECT tid FROM information_schema.processlist WHERE id = CONNECTION_ID()"
 SLOW_MS = 15_000  # longer than the test needs the window
 
 
@@ -55,7 +56,7 @@ def disk() -> Iterator[SlowSync]:
 @pytest.fixture
 def server(disk: SlowSync) -> Iterator[MariaDB]:
     """A server of this test's own, without binary log, on that disk."""
-    server = start(disk.home, port=free_port(), options=SMALL, environ=disk.environ)
+    server = start(disk.home, port=free_port(), options=NO_BINLOG, environ=disk.environ)
     yield server
     disk.forget()
     server.stop()
@@ -128,10 +129,13 @@ def busy(server: MariaDB) -> int:
 
 
 def hold_up_the_log(server: MariaDB, disk: SlowSync, queue: int) -> None:
-    """Somebody commits until one of these commits syncs the log itself, which takes long."""
+    """Somebody commits until one of these commits syncs the log itself, which takes long.
+
+    On MySQL a thread of the server writes and syncs it, so any commit will do.
+    """
     with closing(server.connect(db=node_pools.node_of(queue).info.database)) as connection:
         cursor = connection.cursor()
-        cursor.execute("SELECT tid FROM information_schema.processlist WHERE id = CONNECTION_ID()")
+        cursor.execute("SELECT 0" if IS_MYSQL else OWN_THREAD)
         disk.set(SLOW_MS, thread=cursor.fetchone()[0])
         while disk.delay_ms() > 0:
             cursor.execute("INSERT INTO other VALUES (NULL)")

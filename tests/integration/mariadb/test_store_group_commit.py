@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from messagestore.produce.publish import Receipt, publish
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.errors import Conflict, OutcomeUnknown
+from tests.support import commits
 from tests.support.mariadb import MariaDB
 from tests.support.waiting import until
 
@@ -111,16 +112,14 @@ def test_a_batch_that_spoils_a_shared_transaction_fails_alone(crowd: Crowd) -> N
 
 
 def test_a_shared_transaction_whose_end_was_not_seen_is_cleared_up_for_each(crowd: Crowd) -> None:
-    with closing(crowd.server.connect()) as connection:
-        blocker = connection.cursor()
-        futures = crowd.together(*[crowd.send] * 4, lambda: _block(blocker, crowd))
-        running = f"db = '{crowd.schema}' AND state LIKE '%backup lock%'"
+    with ExitStack() as stack:
+        futures = crowd.together(*[crowd.send] * 4, lambda: _block(stack, crowd))
+        running = f"db = '{crowd.schema}' AND state LIKE '%{commits.STATE}%'"
         listed = f"SELECT id FROM information_schema.processlist WHERE {running}"
         for _ in range(2):  # the first sender's own transaction, then the shared one
             ((victim,),) = until(lambda: crowd.server.execute(listed))
             crowd.server.execute(f"KILL CONNECTION {victim}")
             until(lambda victim=victim: (victim,) not in crowd.server.execute(listed))  # type: ignore[misc]
-        blocker.execute("BACKUP STAGE END")
     for future in futures:
         try:
             assert isinstance(future.result(30)[0], Receipt)
@@ -132,9 +131,8 @@ def test_a_shared_transaction_whose_end_was_not_seen_is_cleared_up_for_each(crow
     assert len(set(answered)) == len(answered)
 
 
-def _block(blocker: Any, crowd: Crowd) -> Future[Any]:
-    """One more sender; from now on no commit gets through."""
+def _block(stack: ExitStack, crowd: Crowd) -> Future[Any]:
+    """One more sender; from now on no commit gets through soon."""
     future = crowd.send()
-    for stage in ("START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT"):
-        blocker.execute(f"BACKUP STAGE {stage}")
+    stack.enter_context(commits.held_up(crowd.server))
     return future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -18,6 +19,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, promotion_plans, registry
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
+from messagestore.tables import promotion_sql
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import command
 from metadata.brokers import registration, snapshot_acks
@@ -226,6 +228,24 @@ def test_a_replica_that_lacks_what_a_living_primary_holds_is_not_promoted(
     assert done.state == "read_write"
     send()
     follow(replica, ill)
+
+
+def test_a_replica_has_caught_up_when_workers_have_applied_what_it_received(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    there = replace(snapshot.find_node("moving"), port=replica.port)
+    with closing(replica.connect(db=place.schema)) as holding, session_pool.direct(there) as session:
+        holding.autocommit(False)
+        holding.cursor().execute("SELECT * FROM queue_head FOR UPDATE")
+        send()
+        waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        until(lambda: replica.execute(waiting) == [(1,)], every_s=0.15)  # the server looks no more often
+        assert promotion_sql.replication(session).threads > 1
+        promotion_sql.stop_receiving(session)
+        assert not promotion_sql.replication(session).caught_up
+        holding.rollback()
+        until(lambda: promotion_sql.replication(session).caught_up)
+    replica.execute("START REPLICA")
 
 
 def test_nonsense_is_refused_before_anything_happens(

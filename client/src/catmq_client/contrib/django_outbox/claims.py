@@ -234,10 +234,12 @@ def discard(ids: Iterable[int], *, using: str | None = None) -> int:
 def _end_failures(ids: Iterable[int] | None, using: str | None, *, discard: bool) -> int:
     alias = using or router.db_for_write(OutboxMessage)
     rows = OutboxMessage.objects.using(alias)
+    relays = OutboxRelay.objects.using(alias)
     with transaction.atomic(using=alias):
-        # The relay puts rows aside under this lock, by the failures it sees: none may end meanwhile.
-        OutboxRelay.objects.using(alias).get_or_create(pk=1)
-        OutboxRelay.objects.using(alias).filter(pk=1).update(id=1)
+        # The relay puts rows aside under this lock, by the failures it sees: none may end meanwhile. Nothing
+        # is read before it: MariaDB may refuse to lock what changed since a transaction's first read.
+        if not relays.filter(pk=1).update(id=1):
+            relays.get_or_create(pk=1)
         chosen = rows.filter(state=FAILED)
         if ids is not None:
             chosen = chosen.filter(pk__in=list(ids))

@@ -19,6 +19,7 @@ from django.db import IntegrityError, router, transaction
 from catmq_client.contrib.django_outbox import conf
 from catmq_client.contrib.django_outbox.models import MAX_SCOPE, InboxMessage, UtcNow
 from catmq_client.contrib.django_outbox.outbox import ID_HEADER
+from catmq_client.contrib.django_outbox.repeats import repeated
 from catmq_client.errors import OptionError
 from catmq_client.message import Message
 
@@ -65,13 +66,19 @@ def handled_once(
     def handle(message): ...
 
     consumer.run(handle)
+
+    It is called again if the database rolled the transaction back: for a deadlock, or because a row had
+    changed since it was read (MariaDB 11.6 and later, at REPEATABLE READ).
     """
 
     def decorate(handler: Callable[[Message], R]) -> Callable[[Message], R | None]:
         @functools.wraps(handler)
         def handle(message: Message) -> R | None:
-            with once(message, scope=scope, using=using) as new:
-                return handler(message) if new else None
+            def work() -> R | None:
+                with once(message, scope=scope, using=using) as new:
+                    return handler(message) if new else None
+
+            return repeated(work, using or router.db_for_write(InboxMessage))
 
         return handle
 

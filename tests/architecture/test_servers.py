@@ -1,0 +1,20 @@
+"""The tables of database servers say what was run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import servers
+
+
+@pytest.mark.parametrize("page", servers.PAGES, ids=lambda page: page.name)
+def test_the_table_of_servers_is_that_of_the_results(page: Path) -> None:
+    assert servers.with_table(page.read_text()) == page.read_text(), "run python -m tests.servers"
+
+
+def test_every_test_that_is_named_for_a_server_is_there() -> None:
+    suites = (servers.CORE, *servers.SUITES.values())
+    paths = [path for suite in suites for path in suite.paths if not path.startswith("--")]
+    assert [path for path in paths if not (servers.ROOT / path).exists()] == []

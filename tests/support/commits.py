@@ -1,0 +1,31 @@
+"""Commits of a server held up, for as long as a test kills those who wait in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from tests.support.environment import IS_MYSQL
+from tests.support.mariadb import MariaDB
+
+DELAY = "SET GLOBAL binlog_group_commit_sync_delay = {}"  # microseconds, a second at most
+STATE = "waiting for handler commit" if IS_MYSQL else "backup lock"  # part of what a connection is told to do
+STAGES = ("START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT")
+
+
+@contextmanager
+def held_up(server: MariaDB) -> Iterator[None]:
+    """For the length of a block each commit takes a second (MySQL), or waits for its end (MariaDB)."""
+    if IS_MYSQL:
+        server.execute(DELAY.format(1_000_000))
+        try:
+            yield
+        finally:
+            server.execute(DELAY.format(0))
+        return
+    with closing(server.connect()) as connection:
+        blocker = connection.cursor()
+        for stage in STAGES:
+            blocker.execute(f"BACKUP STAGE {stage}")
+        yield
+        blocker.execute("BACKUP STAGE END")
