@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import Session
+from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -28,6 +28,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.rules import engines
+from metadata.rules.grants import statements
 
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
 TEXTS = {  # what each finding says; the portal has them in other languages
@@ -55,7 +56,8 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "statement": "Statement-based replication may give a replica different data. Run SET GLOBAL "
         "binlog_format = ROW.",
     "rights": "The account has all necessary rights.",
-    "no_right": "The account lacks a right (%(right)s). Run GRANT ALL ON %(database)s.* for it.",
+    "no_right": "The account lacks a right (%(right)s). Run %(grant)s",
+    "fewer_rights": "The account lacks %(right)s, which allows: %(why)s. Run %(grant)s",
     "clock": "The clock differs by %(ms)d ms from that of the metadata database.",
     "wrong_clock": (
         "The clock differs by %(ms)d ms from that of the metadata database. Delays and ages "
@@ -225,11 +227,26 @@ def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool)
         rights = rights and not facts.read_only
         yield from of_server(facts, database=info.database, unsafe=unsafe)
     if rights:
-        missing = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
-        words = {"right": missing, "database": info.database}
-        yield _either(not missing, "rights", "rights", "no_right", **words)
+        yield from of_rights(session, info)
     yield _of_clock(session)
     yield of_data(session, unsafe=unsafe) if info.id == 0 else _of_own_data(session, info)
+
+
+def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
+    """Try every right that a node's account needs (`grants.NODE`), on a table that is gone afterwards."""
+    lacking = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
+    if not lacking:
+        yield Finding("rights", "ok", "rights")
+        return
+    user, host = node_sql.account(session) if isinstance(session, MySqlSession) else ("", "")
+    for optional in (False, True):
+        some = [one for one in lacking if one.optional == optional]
+        words = {"right": ", ".join(one.right for one in some), "why": "; ".join(one.why for one in some)}
+        words["grant"] = " ".join(
+            statements(some, flavour="mysql", database=info.database, username=user, host=host)
+        )
+        if some:
+            yield Finding("rights", *(("warn", "fewer_rights") if optional else ("bad", "no_right")), words)
 
 
 def _of_clock(session: Session) -> Finding:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.nodes import promotion_rights
 from messagestore.nodes.registry import check_server
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.pool import session_pool
@@ -108,6 +109,7 @@ def promote(
     run = _Run("promote", info, actor, patience_s, say)
     with session_pool.direct(target) as session:
         check(session, info=info, target=target)
+        promotion_rights.require(session, target=target, verb=run.verb)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         old_heads = _fence(run, begun, known_dead=known_dead)
@@ -129,7 +131,10 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
     run = _Run("adopt", info, actor, 0.0, say)
     with session_pool.direct(info) as session:
         check(session, info=info, target=info)
+        unknown = promotion_rights.require(session, target=info, verb=run.verb)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
+        if unknown:
+            run.note(unknown)
         say(f"node {name} is offline under epoch {begun.epoch}")
         if info.engine == "mysql":
             _detach(run, session, None, epoch=begun.epoch, known_dead=True)

@@ -10,16 +10,20 @@ from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import message_table, rows_of, step
 from messagestore.tables.shapes import ServerFacts
 from metadata.grouping import chunks, grouped
+from metadata.rules.grants import NODE, Grant
 
-_RIGHTS = {  # in the order in which they are tried
-    "create_message_table": "CREATE",
-    "try_insert": "INSERT",
-    "try_select": "SELECT",
-    "try_update": "UPDATE",
-    "try_delete": "DELETE",
-    "try_alter": "ALTER",
-    "drop_message_table": "DROP",
+_TRIED_BY = {  # statements that need a right of grants.NODE each
+    "SELECT": "try_select",
+    "INSERT": "try_insert",
+    "UPDATE": "try_update",
+    "DELETE": "try_delete",
+    "CREATE": "create_message_table",
+    "ALTER": "try_alter",
+    "DROP": "drop_message_table",
+    "PROCESS": "try_process",
 }
+_FIRST = ("DROP", "CREATE")  # without the first a table would stay, without the second there is none
+_ONLY_SERVERS = ("ALTER", "PROCESS")
 
 
 def create_node_tables(session: Session) -> None:
@@ -52,19 +56,32 @@ def pulse(session: Session, *, worker: int) -> None:
             raise
 
 
-def try_rights(session: Session, *, table: str) -> str:
-    """The first thing that the account may not do in this database, '' if it may do all that is needed.
+def try_rights(session: Session, *, table: str) -> list[Grant]:
+    """Return the rights of `grants.NODE` that the account lacks, as far as they can be tried without the others.
 
-    It is tried on a table of that name, which is gone afterwards.
+    They are tried on a table of that name, which is gone afterwards.
     """
-    missing = ""
-    for name, right in _RIGHTS.items():
-        try:
-            if session.engine == "mysql" or name != "try_alter":
-                session.run(step(session, name, table=table))
-        except db_errors.Final:
-            missing = missing or right
-    return missing
+    given = [one for one in NODE if session.engine == "mysql" or one.right not in _ONLY_SERVERS]
+    for right in _FIRST:
+        if not _may(session, right, table):
+            return [one for one in given if one.right == right]
+    lacking = [one for one in given if one.right not in _FIRST and not _may(session, one.right, table)]
+    session.run(step(session, "drop_message_table", table=table))
+    return lacking
+
+
+def _may(session: Session, right: str, table: str) -> bool:
+    try:
+        session.run(step(session, _TRIED_BY[right], table=table))
+    except db_errors.Final:
+        return False
+    return True
+
+
+def account(session: Session) -> tuple[str, str]:
+    """User and host of the account, as the server's grants name it."""
+    user, _, host = str(rows_of(session, "select_account")[0][0]).rpartition("@")
+    return user, host
 
 
 _AT_ONCE = 100  # messages whose times are looked up in one round trip

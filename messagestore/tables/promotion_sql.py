@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import ReaderKey
@@ -80,9 +81,33 @@ def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) 
 
 
 def replication(session: Session) -> Replication:
-    """Return the replication state of a server; needs the right PROCESS to see it."""
+    """Return the replication state of a server; none where the account lacks PROCESS (`sees_all`)."""
     threads, waiting = rows_of(session, "select_replication")[0]
     return Replication(int(threads), int(waiting) > 0)
+
+
+def sees_all(session: Session) -> bool:
+    """Return True if the account sees the threads of others, those of replication among them."""
+    return _may(session, "try_process")
+
+
+def may_stop_replicating(session: MySqlSession) -> bool:
+    return _may(session, f"try_stop_replica_{session.flavour}")
+
+
+def may_allow_writes(session: Session) -> bool:
+    return _may(session, "try_read_only")
+
+
+def _may(session: Session, name: str) -> bool:
+    """Return True if the account may run a statement, which may fail for another reason."""
+    try:
+        session.run(step(session, name))
+    except db_errors.Denied:
+        return False
+    except db_errors.Final:
+        return True
+    return True
 
 
 def stop_receiving(session: Session) -> None:

@@ -230,6 +230,12 @@ DELETE FROM {table} WHERE msg_offset = 0
 -- name: try_alter
 ALTER TABLE {table} ADD PARTITION (PARTITION below_400000 VALUES LESS THAN (400000))
 
+-- name: try_process
+SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id = CONNECTION_ID()
+
+-- name: select_account
+SELECT CURRENT_USER()
+
 -- What verify asks (messagestore/verify). Chunks are short: no statement runs long on a live node.
 
 -- name: count_rows
@@ -315,6 +321,17 @@ UPDATE reader SET owner = CASE WHEN epoch < :epoch THEN '' ELSE owner END,
 -- name: select_replication
 SELECT COUNT(*), CAST(COALESCE(SUM(state LIKE '%read all relay log%'), 0) AS SIGNED)
   FROM information_schema.processlist WHERE user = 'system user' AND command <> 'Daemon'
+
+-- What a promotion may have to do, tried without effect: nothing has this name, and a value stays.
+
+-- name: try_stop_replica_mariadb
+STOP REPLICA 'catmq_no_such_source'
+
+-- name: try_stop_replica_mysql
+STOP REPLICA FOR CHANNEL 'catmq_no_such_source'
+
+-- name: try_read_only
+SET GLOBAL read_only = @@GLOBAL.read_only
 
 -- name: stop_receiving
 STOP REPLICA IO_THREAD
