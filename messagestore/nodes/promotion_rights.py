@@ -38,7 +38,8 @@ def require(session: Session, *, target: NodeInfo, verb: str) -> str:
     lacking: list[Grant] = []
     if copying is None and verb == "promote":
         lacking.append(_SEE)
-    if copying and not promotion_sql.may_stop_replicating(session):
+    stopping = _STOP.named(session.flavour)
+    if copying and not promotion_sql.may_stop_replicating(session, right=stopping):
         lacking.append(_STOP)
     if node_sql.server_facts(session).read_only and not promotion_sql.may_allow_writes(session):
         lacking.append(_WRITE)

@@ -23,6 +23,7 @@ _TRIED_BY = {  # statements that need a right of grants.NODE each
     "PROCESS": "try_process",
 }
 _FIRST = ("DROP", "CREATE")  # without the first a table would stay, without the second there is none
+_BEHIND_SELECT = ("UPDATE", "DELETE")  # with a WHERE
 _ONLY_SERVERS = ("ALTER", "PROCESS")
 
 
@@ -65,7 +66,10 @@ def try_rights(session: Session, *, table: str) -> list[Grant]:
     for right in _FIRST:
         if not _may(session, right, table):
             return [one for one in given if one.right == right]
-    lacking = [one for one in given if one.right not in _FIRST and not _may(session, one.right, table)]
+    tried = [one for one in given if one.right not in _FIRST]
+    if not _may(session, "SELECT", table):
+        tried = [one for one in tried if one.right not in _BEHIND_SELECT]
+    lacking = [one for one in tried if not _may(session, one.right, table)]
     session.run(step(session, "drop_message_table", table=table))
     return lacking
 

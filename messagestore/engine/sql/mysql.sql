@@ -322,16 +322,12 @@ UPDATE reader SET owner = CASE WHEN epoch < :epoch THEN '' ELSE owner END,
 SELECT COUNT(*), CAST(COALESCE(SUM(state LIKE '%read all relay log%'), 0) AS SIGNED)
   FROM information_schema.processlist WHERE user = 'system user' AND command <> 'Daemon'
 
--- What a promotion may have to do, tried without effect: nothing has this name, and a value stays.
-
--- name: try_stop_replica_mariadb
-STOP REPLICA 'catmq_no_such_source'
-
--- name: try_stop_replica_mysql
-STOP REPLICA FOR CHANNEL 'catmq_no_such_source'
-
+-- A value that stays: tried without effect.
 -- name: try_read_only
 SET GLOBAL read_only = @@GLOBAL.read_only
+
+-- name: select_privileges
+SELECT grantee, privilege_type, CURRENT_USER(), CURRENT_ROLE() FROM information_schema.user_privileges
 
 -- name: stop_receiving
 STOP REPLICA IO_THREAD
