@@ -53,7 +53,9 @@ def promote(*, name: str, actor: Actor, host: str = "", port: int | None = None)
         promotion_rights.require(session, target=target, verb="promote")
         old_heads = _heads_now(info)
         inspection = _inspected(session, info.id, old_heads)
-        return _plan(info, target, inspection, answers=old_heads is not None, copies=promotion_rights.copies(session))
+        return _plan(
+            info, target, inspection, answers=old_heads is not None, copies=promotion_rights.copies(session)
+        )
 
 
 def adopt(*, name: str, actor: Actor) -> Plan:

@@ -51,9 +51,7 @@ def require(session: Session, *, target: NodeInfo, verb: str) -> str:
 def _said(session: MySqlSession, lacking: list[Grant], target: NodeInfo, verb: str) -> str:
     user, host = node_sql.account(session)
     names = ", ".join(one.named(session.flavour) for one in lacking)
-    grants = statements(
-        lacking, flavour=session.flavour, database=target.database, username=user, host=host
-    )
+    grants = statements(lacking, flavour=session.flavour, database=target.database, username=user, host=host)
     return (
         f"The account may not make {target.host}:{target.port or 3306} a primary: it lacks {names}. Run "
         f"{' '.join(grants)} {_MANAGED[verb].format(target.name)} Nothing was changed."

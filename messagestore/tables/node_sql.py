@@ -58,7 +58,7 @@ def pulse(session: Session, *, worker: int) -> None:
 
 
 def try_rights(session: Session, *, table: str) -> list[Grant]:
-    """Return the rights of `grants.NODE` that the account lacks, as far as they can be tried without the others.
+    """Return the rights of `grants.NODE` that the account lacks, as far as each can be tried.
 
     They are tried on a table of that name, which is gone afterwards.
     """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.tables.node_sql import server_facts
 from messagestore.tables.running import ids, key_of, rows_of, step
 from messagestore.tables.shapes import ReaderKey
 from metadata.grouping import chunks, grouped
@@ -26,6 +28,64 @@ class Replication(NamedTuple):
 
     threads: int
     caught_up: bool
+
+
+class Binlog(NamedTuple):
+    """Position in a server's binary log; `gtid` is "" where there are none.
+
+    `file` is "" and `why` says the reason where the account may not know file and position.
+    """
+
+    gtid: str
+    file: str
+    position: int
+    why: str = ""
+
+
+class HighestIds(NamedTuple):
+    """The highest ids of metadata that a node holds something of, 0 for none."""
+
+    queue: int
+    group: int
+    topic: int
+    instance: int
+
+
+class NodeMark(NamedTuple):
+    """Contents of a node: (group id, instance, queue, epoch, committed), (queue, head, low, node epoch) and
+    declared gaps (queue, from, to), `to` exclusive."""
+
+    readers: Sequence[tuple[int, str, int, int, int]]
+    heads: Sequence[tuple[int, int, int, int]]
+    gaps: Sequence[tuple[int, int, int]]
+    highest: HighestIds
+
+
+def read_mark(session: Session) -> NodeMark:
+    """Return what a node holds, in one round trip."""
+    readers, heads, gaps, ids_ = (result.rows for result in session.run(step(session, "select_mark")))
+    queue, group, dead_group, topic, instance = map(int, ids_[0])
+    return NodeMark(readers, heads, gaps, HighestIds(queue, max(group, dead_group), topic, instance))
+
+
+def read_binlog(session: Session) -> Binlog | None:
+    """Return how far a server's binary log is; None if it has none."""
+    if not isinstance(session, MySqlSession) or not server_facts(session).log_bin:
+        return None
+    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "")
+    try:
+        rows = _binlog_status(session)
+    except db_errors.Denied as denied:
+        return Binlog(gtid, "", 0, denied.detail)
+    return Binlog(gtid.replace("\n", ""), str(rows[0][0]), int(rows[0][1])) if rows else None
+
+
+def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
+    """MariaDB, and MySQL before 8.4, have the former name of the statement."""
+    if session.flavour == "mysql":
+        with suppress(db_errors.Final):
+            return rows_of(session, "show_binlog_status")
+    return rows_of(session, "show_master_status")
 
 
 def write_identity(session: Session, *, identity: str) -> None:

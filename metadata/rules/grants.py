@@ -1,5 +1,8 @@
-"""Rights that accounts of MySQL and MariaDB need, declared once: by them the examination tries an account, the
-command `grants` prints statements, and docs/reference/grants.md is made."""
+"""Rights that accounts of MySQL and MariaDB need, declared once.
+
+The examination tries an account by them, `manage.py grants` prints them, docs/reference/grants.md is made from
+them.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +61,16 @@ PROMOTION = (
     ),
 )
 READER = (Grant("SELECT", "Spark jobs, archives"),)
+BACKUP = (
+    Grant("SELECT", "reading tables"),
+    Grant("RELOAD", "a position in the binary log that fits the dump", everywhere=True),
+    Grant(
+        "BINLOG MONITOR",
+        "a position in the binary log that fits the dump",
+        mysql="REPLICATION CLIENT",
+        everywhere=True,
+    ),
+)
 METADATA = (
     Grant("SELECT", "everything"),
     Grant("INSERT", "everything"),
@@ -73,6 +86,7 @@ ACCOUNTS = {  # what each is for, and what it needs
     "node": ("brokers, on a node's database", NODE),
     "promotion": ("also the brokers' account, for promote_node, on the primary and its replica", PROMOTION),
     "reader": ("jobs that read a node (set_reader)", READER),
+    "backup": ("mariadb-dump or mysqldump of one database", BACKUP),
     "metadata": ("brokers and jobs, on the metadata database", METADATA),
 }
 FLAVOURS = {"mariadb": "MariaDB", "mysql": "MySQL"}

@@ -322,6 +322,20 @@ UPDATE reader SET owner = CASE WHEN epoch < :epoch THEN '' ELSE owner END,
 SELECT COUNT(*), CAST(COALESCE(SUM(state LIKE '%read all relay log%'), 0) AS SIGNED)
   FROM information_schema.processlist WHERE user = 'system user' AND command <> 'Daemon'
 
+-- How far the binary log is. A file and a position are not for every account.
+
+-- name: select_gtid_mariadb
+SELECT @@GLOBAL.gtid_binlog_pos
+
+-- name: select_gtid_mysql
+SELECT IF(@@GLOBAL.gtid_mode IN ('ON', 'ON_PERMISSIVE'), @@GLOBAL.gtid_executed, '')
+
+-- name: show_binlog_status
+SHOW BINARY LOG STATUS
+
+-- name: show_master_status
+SHOW MASTER STATUS
+
 -- A value that stays: tried without effect.
 -- name: try_read_only
 SET GLOBAL read_only = @@GLOBAL.read_only
@@ -646,6 +660,17 @@ SELECT group_id, instance, queue_id, committed FROM reader;
 SELECT queue_id, head, low FROM queue_head;
 SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
 SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
+
+-- What a backup is marked with (messagestore/nodes/backup_marks.py): readers first, so that none is above its head.
+-- name: select_mark
+SELECT group_id, instance, queue_id, epoch, committed FROM reader ORDER BY queue_id, group_id, instance;
+SELECT queue_id, head, low, node_epoch FROM queue_head ORDER BY queue_id;
+SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
+SELECT (SELECT COALESCE(MAX(queue_id), 0) FROM queue_head),
+       (SELECT COALESCE(MAX(group_id), 0) FROM reader),
+       (SELECT COALESCE(MAX(group_id), 0) FROM dead_message),
+       (SELECT COALESCE(MAX(topic_id), 0) FROM dead_message),
+       (SELECT COALESCE(MAX(CAST(instance AS SIGNED)), 0) FROM reader WHERE instance <> '')
 
 -- name: count_delayed_of_queues
 SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id

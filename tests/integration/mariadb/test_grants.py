@@ -50,7 +50,12 @@ class Account:
     def given(self) -> dict[str, Any]:
         """What `registry.register` needs."""
         account = {"username": self.name, "password": self.password}
-        return {"engine": "mysql", "host": "127.0.0.1", "port": self.server.port, "database": self.schema} | account
+        return {
+            "engine": "mysql",
+            "host": "127.0.0.1",
+            "port": self.server.port,
+            "database": self.schema,
+        } | account
 
     def grant(self, rights: tuple[grants.Grant, ...]) -> None:
         where = {"database": self.schema, "username": self.name, "host": "127.0.0.1"}
