@@ -91,7 +91,7 @@ class _Form(msgspec.Struct):
 
 
 def take(*, actor: Actor) -> Mark:
-    """Return a mark of now. Needs `admin`. Raises MetadataUnavailable; nodes that are away are in `missing`."""
+    """Return a mark of now, with nodes that are away in `missing`. Needs `admin`."""
     access.require_everything(actor, "all", what="node")
     before = id_rows.counters()
     snapshot.refresh()

@@ -16,6 +16,7 @@ from typing import Any
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.nodes import server_checks
 from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -39,7 +40,8 @@ TEXTS = {  # what each finding says; the portal has them in other languages
         "%(path)s is not writable. Choose another directory, or give the server write permission."
     ),
     "version": "It is %(version)s.",
-    "old_version": "%(version)s is too old. MariaDB 10.6 or MySQL 8.0 is required, or a later version.",
+    "old_version": "%(version)s is too old. %(oldest)s is required, or a later version.",
+    **server_checks.TEXTS,
     "text": "The character set is %(found)s.",
     "wrong_text": (
         "The character set is %(found)s. Run ALTER DATABASE %(database)s CHARACTER SET utf8mb4."
@@ -49,12 +51,12 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "durable": "Acknowledged messages survive a crash.",
     "flush": (
         "The server may lose acknowledged messages in a crash. Run SET GLOBAL "
-        "innodb_flush_log_at_trx_commit = 1."
+        "innodb_flush_log_at_trx_commit = 1, or set it in the parameter group of a managed server."
     ),
     "binlog": "The binary log may lose acknowledged messages in a crash. Run SET GLOBAL sync_binlog = "
-        "1.",
+        "1, or set it in the parameter group of a managed server.",
     "statement": "Statement-based replication may give a replica different data. Run SET GLOBAL "
-        "binlog_format = ROW.",
+        "binlog_format = ROW, or set it in the parameter group of a managed server.",
     "rights": "The account has all necessary rights.",
     "no_right": "The account lacks a right (%(right)s). Run %(grant)s",
     "fewer_rights": "The account lacks %(right)s, which allows: %(why)s. Run %(grant)s",
@@ -151,9 +153,8 @@ def reason(error: CatmqError, info: NodeInfo) -> str:
 
 def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
     """Yield the findings for and against a server by its settings; `unsafe`: it may lose messages."""
-    yield _either(
-        engines.is_supported(facts.version), "version", "version", "old_version", version=facts.version
-    )
+    words = {"version": facts.version, "oldest": engines.oldest()}
+    yield _either(engines.is_supported(facts.version), "version", "version", "old_version", **words)
     good = facts.character_set == "utf8mb4"
     yield _either(good, "text", "text", "wrong_text", found=facts.character_set, database=database)
     yield _either(not facts.read_only, "writable", "writable", "read_only")
@@ -225,11 +226,24 @@ def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool)
     if info.engine == "mysql":
         facts = node_sql.server_facts(session)
         rights = rights and not facts.read_only
+        yield from of_way(session, unsafe=unsafe)
         yield from of_server(facts, database=info.database, unsafe=unsafe)
+        yield from (Finding(*one) for one in _limits(session, facts))
     if rights:
         yield from of_rights(session, info)
     yield _of_clock(session)
     yield of_data(session, unsafe=unsafe) if info.id == 0 else _of_own_data(session, info)
+
+
+def of_way(session: Session, *, unsafe: bool) -> Iterator[Finding]:
+    """Yield the finding about what stands between brokers and a server."""
+    if isinstance(session, MySqlSession):
+        yield Finding(*server_checks.of_way(session, unsafe=unsafe))
+
+
+def _limits(session: Session, facts: ServerFacts) -> Iterator[server_checks.Found]:
+    if isinstance(session, MySqlSession):
+        yield from server_checks.of_limits(session, facts)
 
 
 def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:

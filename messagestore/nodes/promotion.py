@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes import promotion_rights
-from messagestore.nodes.registry import check_server
+from messagestore.nodes.registry import check_server, check_way
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql, reader_sql
@@ -166,6 +166,7 @@ def target_of(info: NodeInfo, *, host: str, port: int | None) -> NodeInfo:
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
+        check_way(session, target, unsafe=False)
         facts = node_sql.server_facts(session)._replace(read_only=0)
         check_server(facts, target, unsafe=False)
     identity = promotion_sql.Standing("", {})

@@ -14,7 +14,7 @@ from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
-from messagestore.nodes.preflight import Finding, candidate, of_data, of_rights, of_server, reason
+from messagestore.nodes.preflight import Finding, candidate, of_data, of_rights, of_server, of_way, reason
 from messagestore.pool import node_guard, node_pools, session_pool
 from messagestore.tables import node_sql, partition_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -61,6 +61,7 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
     remedy = "Check host, port, database and credentials, and that the account has all rights there."
     with _tried(info, remedy) as session:
         if info.engine == "mysql":
+            check_way(session, info, unsafe=unsafe)
             check_server(node_sql.server_facts(session), info, unsafe=unsafe)
         for finding in of_rights(session, info):
             _refuse(finding, info)
@@ -79,6 +80,12 @@ def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
             yield session
     except (NodeUnavailable, db_errors.Final) as error:
         raise Invalid(f"{reason(error, info)}. {remedy}".rstrip(), code=Code.NODE_REFUSED) from error
+
+
+def check_way(session: Session, info: NodeInfo, *, unsafe: bool) -> None:
+    """Raise Invalid (node_refused) if a proxy stands between brokers and a server (`unsafe`: it may)."""
+    for finding in of_way(session, unsafe=unsafe):
+        _refuse(finding, info)
 
 
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:

@@ -37,6 +37,38 @@ def server_facts(session: Session) -> ServerFacts:
     return ServerFacts(*rows_of(session, "select_server")[0])
 
 
+class Place(NamedTuple):
+    """A server's version, its id of this connection, and whether a user variable was found again."""
+
+    version: str
+    connection: int
+    marked: bool
+
+
+def connection_place(session: Session, *, mark: str) -> Place:
+    version, connection, marked = rows_of(session, "select_place", mark=mark)[0]
+    return Place(str(version), int(connection), bool(marked))
+
+
+def set_mark(session: Session, *, mark: str) -> None:
+    """Set a user variable, which later statements of this connection must find."""
+    session.run(step(session, "set_mark", mark=mark))
+
+
+def version_comment(session: Session) -> str:
+    return str(rows_of(session, "select_version_comment")[0][0])
+
+
+def proxy_version(session: Session) -> str:
+    """Return the version of a proxy. Raises `Final` where there is none."""
+    return str(rows_of(session, "select_proxy_version")[0][0])
+
+
+def limits(session: Session) -> dict[str, str]:
+    """Return the limits of time that a server has for statements and idle connections."""
+    return dict(rows_of(session, "show_limits"))
+
+
 def now_ms(session: Session) -> int:
     return int(session.run(step(session, "select_now"))[-1].rows[0][0])
 

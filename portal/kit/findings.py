@@ -11,6 +11,8 @@ from portal.kit.tables import Column, Columns, Empty, Table, Text, badge, long, 
 ABOUT: dict[str, Text] = {
     "reachable": lazy("Connection"),
     "version": lazy("Version"),
+    "way": lazy("Way to the server"),
+    "limits": lazy("Limits of the server"),
     "text": lazy("Character set"),
     "writable": lazy("Write access"),
     "durable": lazy("Durability"),

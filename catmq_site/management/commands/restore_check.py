@@ -75,8 +75,8 @@ def _of_ids(metadata: MetadataCheck, file: str) -> list[str]:
     if not metadata.ids:
         return []
     return [
-        f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes hold queues or groups "
-        "of higher ids than metadata has given, and new ones would get their messages and positions."
+        f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes hold queues or "
+        "groups of higher ids than metadata has given, and new ones would get their messages and positions."
     ]
 
 
@@ -91,8 +91,8 @@ def _losses(node: NodeCheck) -> list[str]:
             )
     for group in node.groups:
         lines.append(
-            f"{node.name}: group {group.group} gets lost_tail in {group.topic} queue {group.queue}: it had not "
-            f"read {group.unread} of the lost messages, and gets {group.again} again"
+            f"{node.name}: group {group.group} gets lost_tail in {group.topic} queue {group.queue}: it had "
+            f"not read {group.unread} of the lost messages, and gets {group.again} again"
         )
     return lines
 

@@ -213,6 +213,24 @@ UPDATE reader SET committed = :position, epoch = epoch + 1, owner = '', rewinds 
 SELECT VERSION(), @@character_set_database, @@collation_database,
        @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@binlog_format, @@read_only
 
+-- What stands between (messagestore/nodes/server_checks.py): a proxy answers some of these itself, when they are
+-- written exactly so, and combined ones not.
+
+-- name: select_place
+SELECT VERSION(), CONNECTION_ID(), COALESCE(@catmq_mark = :mark, 0)
+
+-- name: set_mark
+SET @catmq_mark = :mark
+
+-- name: select_version_comment
+select @@version_comment limit 1
+
+-- name: select_proxy_version
+SELECT @@proxy_version
+
+-- name: show_limits
+SHOW VARIABLES WHERE Variable_name IN ('max_statement_time', 'max_execution_time', 'wait_timeout')
+
 -- What an examination tries on a table of its own: see tables.try_rights.
 
 -- name: try_insert
