@@ -133,6 +133,10 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+class _Poses(Exception):
+    """A server is not of the kind that its greeting says."""
+
+
 _complained: dict[tuple[str, str], float] = {}
 
 
@@ -200,9 +204,8 @@ class MySqlSession:
             raise unreachable(name, where, fault) from fault
         except db_errors.Final as fault:  # it lacks what a server of its kind has
             self.close()
-            raise unreachable(
-                name, where, Exception(_POSES.format(self.greeting[0], fault.detail))
-            ) from fault
+            said = _Poses(_POSES.format(self.greeting[0], fault.detail))
+            raise unreachable(name, where, said) from said
 
     def literal(self, given: object) -> bytes:
         """A value as SQL, escaped for this connection."""
