@@ -14,9 +14,9 @@ from metadata.grouping import grouped
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right, by MariaDB's name; `mysql`: MySQL's name, if that differs. `why`: what needs it.
+    """A right, by MariaDB's name, "" if it is not needed there; `mysql`: MySQL's name, if that differs.
 
-    `everywhere`: it is granted on *.*, not on one database. `optional`: without it something is less exact.
+    `why`: what needs it. `everywhere`: it is granted on *.*, not on one database. `optional`: without it something is less exact.
     """
 
     right: str
@@ -28,6 +28,10 @@ class Grant:
     def named(self, flavour: str) -> str:
         """Return the name that a flavour (`mysql` or `mariadb`) has for it."""
         return self.mysql if flavour == "mysql" and self.mysql else self.right
+
+    @property
+    def scope(self) -> str:
+        return "server" if self.everywhere else "database"
 
 
 NODE = (
@@ -63,13 +67,8 @@ PROMOTION = (
 READER = (Grant("SELECT", "Spark jobs, archives"),)
 BACKUP = (
     Grant("SELECT", "reading tables"),
-    Grant("RELOAD", "a position in the binary log that fits the dump", everywhere=True),
-    Grant(
-        "BINLOG MONITOR",
-        "a position in the binary log that fits the dump",
-        mysql="REPLICATION CLIENT",
-        everywhere=True,
-    ),
+    Grant("", "a position in the binary log that fits the dump", mysql="RELOAD", everywhere=True),
+    Grant("", "a position in the binary log that fits the dump", mysql="REPLICATION CLIENT", everywhere=True),
 )
 METADATA = (
     Grant("SELECT", "everything"),
@@ -79,12 +78,12 @@ METADATA = (
     Grant("CREATE", "migrations: tables"),
     Grant("ALTER", "migrations: columns"),
     Grant("INDEX", "migrations: indexes"),
-    Grant("REFERENCES", "migrations: foreign keys"),
+    Grant("", "migrations: foreign keys", mysql="REFERENCES"),
     Grant("DROP", "migrations: removed tables"),
 )
 ACCOUNTS = {  # what each is for, and what it needs
     "node": ("brokers, on a node's database", NODE),
-    "promotion": ("also the brokers' account, for promote_node, on the primary and its replica", PROMOTION),
+    "promotion": ("brokers, in addition, for promote_node on the primary and its replica", PROMOTION),
     "reader": ("jobs that read a node (set_reader)", READER),
     "backup": ("mariadb-dump or mysqldump of one database", BACKUP),
     "metadata": ("brokers and jobs, on the metadata database", METADATA),
@@ -102,7 +101,8 @@ def statements(
     """
     whom = f"'{username}'@'{host}'"
     found = []
-    for (everywhere, _), rights in grouped(((one.everywhere, one.optional), one) for one in given).items():
+    named = [one for one in given if one.named(flavour)]
+    for (everywhere, _), rights in grouped(((one.everywhere, one.optional), one) for one in named).items():
         where = "*.*" if everywhere else f"`{database}`.*"
         found.append(f"GRANT {', '.join(one.named(flavour) for one in rights)} ON {where} TO {whom};")
     return found

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import MySQLdb
 import pytest
 
 from messagestore import retention, verify
@@ -21,15 +26,18 @@ from messagestore.retention import cleaning
 from messagestore.topology import queues, subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
-from metadata.errors import Code, Invalid
+from metadata.errors import Code, Invalid, NodeUnavailable
 from metadata.groups import groups
 from metadata.models import DbNode
 from metadata.rules import grants
+from tests.support import dumping
+from tests.support.environment import ROOT
 from tests.support.instances import Instance
 from tests.support.links import Link
 from tests.support.mariadb import MariaDB
 from tests.support.moving import make_due, mover
 from tests.support.tampering import age, plant
+from tests.support.waiting import until
 
 ACTOR = command("test")
 DAY = 86_400
@@ -251,12 +259,111 @@ def test_adopting_a_server_that_still_copies_is_refused_with_what_to_do(
 ) -> None:
     DbNode.objects.update(port=account.server.port)
     snapshot.evict()
-    with pytest.raises(Invalid, match="it lacks (READ_ONLY ADMIN|SYSTEM_VARIABLES_ADMIN)") as caught:
+    with pytest.raises(Invalid, match=r"it lacks (READ_ONLY ADMIN|SYSTEM_VARIABLES_ADMIN)") as caught:
         promotion.adopt(name=node, actor=ACTOR)
     assert "end replication and read_only with the provider's tools" in caught.value.detail
     account.grant((grants.PROMOTION[0], grants.PROMOTION[2]))
-    with pytest.raises(Invalid, match="it lacks REPLICATION.SLAVE.ADMIN"):
+    with pytest.raises(Invalid, match=r"it lacks REPLICATION.SLAVE.ADMIN"):
         promotion.adopt(name=node, actor=ACTOR)
     assert DbNode.objects.get().epoch == 1
     account.grant(grants.PROMOTION)
     assert promotion.adopt(name=node, actor=ACTOR).state == "read_write"
+
+
+def lacking(rights: tuple[grants.Grant, ...], flavour: str) -> list[grants.Grant]:
+    """The rights that a flavour has, one by one."""
+    return [one for one in rights if one.named(flavour)]
+
+
+@pytest.fixture
+def other(account: Account) -> Account:
+    """The account without any right."""
+    where = f"FROM '{account.name}'@'127.0.0.1'"
+    account.server.execute(f"REVOKE ALL PRIVILEGES ON {account.schema}.* {where}")
+    return account
+
+
+def test_metadata_is_migrated_with_its_rights_and_needs_each(other: Account, tmp_path: Path) -> None:
+    other.grant(grants.METADATA)
+    url = f"mysql://{other.name}:{other.password}@127.0.0.1:{other.server.port}/{other.schema}"
+    environ = {one: value for one, value in os.environ.items() if not one.startswith(("CATMQ_", "DJANGO_"))}
+    environ |= {"CATMQ_DATABASE_URL": url, "CATMQ_DATA_DIR": str(tmp_path / "var")}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "prepare"], cwd=ROOT, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    statements = {
+        "SELECT": "SELECT COUNT(*) FROM metadata_queue",
+        "INSERT": "INSERT INTO metadata_changelog (id, n, kind) VALUES (1, 1, 'x')",
+        "UPDATE": "UPDATE metadata_alarm SET name = ''",
+        "DELETE": "DELETE FROM django_q_schedule",
+        "CREATE": "CREATE TABLE made (queue_id BIGINT NOT NULL)",
+        "ALTER": "ALTER TABLE metadata_alarm ADD COLUMN more INT NULL",
+        "INDEX": "CREATE INDEX more ON metadata_alarm (name)",
+        "REFERENCES": "CREATE TABLE made (q BIGINT, FOREIGN KEY (q) REFERENCES metadata_queue (id))",
+        "DROP": "DROP TABLE metadata_nodesize",
+    }
+    assert set(statements) >= {one.named(other.flavour) for one in lacking(grants.METADATA, other.flavour)}
+    for right in lacking(grants.METADATA, other.flavour):
+        name = right.named(other.flavour)
+        with other.without(right), pytest.raises(MySQLdb.OperationalError, match=f"{name} command denied"):
+            _as(other, statements[name])
+
+
+def _as(account: Account, statement: str) -> None:
+    place = {"host": "127.0.0.1", "port": account.server.port, "database": account.schema}
+    connection = MySQLdb.connect(user=account.name, password=account.password, **place)
+    try:
+        connection.cursor().execute(statement)
+    finally:
+        connection.close()
+
+
+def test_a_dump_with_its_position_needs_its_rights_and_each_of_them(
+    other: Account, request: pytest.FixtureRequest
+) -> None:
+    if dumping.IS_MYSQL and not dumping.OWN:
+        pytest.skip(
+            "mysqldump is not in the cache of script/mysql, and mariadb-dump cannot ask for the position"
+        )
+    server = other.server if dumping.IS_MYSQL else request.getfixturevalue("ill")  # it has a binary log
+    here = replace(other, server=server)
+    server.execute(f"CREATE DATABASE IF NOT EXISTS {other.schema}")
+    server.execute(f"CREATE TABLE {other.schema}.t (i INT PRIMARY KEY)")
+    server.execute(f"CREATE USER IF NOT EXISTS '{other.name}'@'127.0.0.1' IDENTIFIED BY '{other.password}'")
+    try:
+        here.grant(grants.BACKUP)
+        assert b"CHANGE " in dumping.dump(server, other.schema, (other.name, other.password))
+        for right in lacking(grants.BACKUP, other.flavour):
+            with here.without(right), pytest.raises(AssertionError, match="(?i)denied"):
+                dumping.dump(server, other.schema, (other.name, other.password))
+    finally:
+        if server is not other.server:
+            server.execute(f"DROP DATABASE {other.schema}")
+            server.execute(f"DROP USER '{other.name}'@'127.0.0.1'")
+
+
+def test_partitions_wait_while_a_dump_is_under_way(
+    account: Account, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On MariaDB a new partition would end the dump (1412); a dropped one would be missing in it."""
+    account.grant(grants.NODE)
+    monkeypatch.setattr(partitions, "LONG_S", 0)
+    monkeypatch.setattr(partitions, "PAUSE_S", 0.01)
+    queue = make_orders()
+    send(3)
+    plant(queue, "UPDATE queue_head SET head = 250000 WHERE queue_id = {q}")
+    dump = account.server.connect(database=account.schema)
+    try:
+        cursor = dump.cursor()
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        cursor.execute("SELECT COUNT(*) FROM queue_head")
+        until(lambda: account.server.execute("SELECT SLEEP(1.1)") != [])  # trx_started has whole seconds
+        with pytest.raises(NodeUnavailable, match="has a transaction open for"):
+            partitions.extend(queue, urgent=False)
+        cursor.execute(f"SELECT COUNT(*) FROM message_{queue}")
+        assert cursor.fetchone() == (3,)
+    finally:
+        dump.close()
+    assert partitions.extend(queue, urgent=False) > 250_000
