@@ -29,8 +29,8 @@ def copies(session: Session) -> bool | None:
 def require(session: Session, *, target: NodeInfo, verb: str) -> str:
     """Raise Invalid (node_refused) if the account may not make a server a primary that is none yet.
 
-    Returns what could not be found out, '' if nothing. An account that does not see whether the server copies
-    another one is refused to promote; for `adopt`, the server at the node's own address is taken for a primary.
+    Returns what could not be found out, '' if nothing. An account that cannot see replication is refused to
+    promote; for `adopt`, the server at the node's own address is taken for a primary.
     """
     if not isinstance(session, MySqlSession):
         return ""

@@ -1,4 +1,4 @@
-"""Every node and metadata, compared with the mark of a backup: what a restore brought back, and what it lost."""
+"""Comparison of every node and metadata with the mark of a backup: what a restore brought back or lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between brokers and a server, and limits of the server, found on a connection to it.
+"""Proxies between brokers and a server, and limits of the server, found on a connection to it.
 
 A proxy that understands SQL (ProxySQL, MaxScale, RDS Proxy) hands statements of one connection to several, so
 user variables, locks and KILL do not work as the store needs. Such a proxy gives itself away: it greets with
@@ -31,7 +31,8 @@ TEXTS = {  # those of findings, see preflight.TEXTS
         "support."
     ),
     "packet": (
-        "max_allowed_packet is %(found)d bytes. Messages of up to %(body)d bytes may need %(needed)d. Raise it."
+        "max_allowed_packet is %(found)d bytes. Messages of up to %(body)d bytes may need %(needed)d. Raise "
+        "it."
     ),
     "statement_limit": (
         "%(name)s ends statements after %(seconds)g s. The outcome of a send is then unknown. Set it to 0, or "

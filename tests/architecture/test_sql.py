@@ -28,7 +28,7 @@ def words(text: str) -> frozenset[str]:
 # FROM_UNIXTIME is missing on purpose: of 0 it is 1970 on MySQL and MariaDB 10.11, and NULL on MariaDB 11.8.
 EVERYWHERE = words(
     """
-    CAST CHAR_LENGTH COALESCE CONCAT CONCAT_WS CONNECTION_ID CONVERT_TZ COUNT DATABASE GET_LOCK GREATEST IF
+    CAST CHAR_LENGTH COALESCE CONCAT CONCAT_WS CONNECTION_ID CONVERT_TZ COUNT CURRENT_ROLE CURRENT_USER DATABASE GET_LOCK GREATEST IF
     INSTR LAG LAST_INSERT_ID LEFT LENGTH MAX MIN ROW_COUNT SHA2 SUM TIMESTAMPDIFF UNIX_TIMESTAMP UTC_TIMESTAMP
     VERSION
     """
@@ -37,8 +37,8 @@ TYPES = frozenset({"BINARY", "DATETIME", "VARCHAR"})  # a bracket follows these,
 ELSEWHERE = frozenset({"STRFTIME", "STATEMENT_TIMESTAMP"})  # of SQLite and PostgreSQL
 VARIABLES = words(
     """
-    binlog_format character_set_database collation_database hostname innodb_flush_log_at_trx_commit log_bin
-    max_allowed_packet port read_only server_id sync_binlog
+    binlog_format character_set_database collation_database gtid_binlog_pos gtid_executed gtid_mode hostname innodb_flush_log_at_trx_commit log_bin
+    max_allowed_packet port proxy_version read_only server_id sync_binlog version_comment
     """
 )
 # What only one of the two has: sessions.py asks which it is, a /*M! comment hides it from MySQL, and
