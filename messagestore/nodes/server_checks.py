@@ -35,8 +35,8 @@ TEXTS = {  # those of findings, see preflight.TEXTS
         "it."
     ),
     "statement_limit": (
-        "%(name)s ends statements after %(seconds)g s. The outcome of a send is then unknown. Set it to 0, or "
-        "to %(needed)d s or more."
+        "%(name)s ends statements after %(seconds)g s. The outcome of a send is then unknown. Set it to 0, "
+        "or to %(needed)d s or more."
     ),
     "idle_limit": (
         "wait_timeout closes connections after %(found)d s. Set it to %(needed)d or more, or brokers connect "

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# What the statements need. Of MariaDB: SKIP LOCKED. Of MySQL: STOP REPLICA (8.0.22), and columns that are added
-# in an instant (8.0.29).
+# What the statements need. Of MariaDB: SKIP LOCKED. Of MySQL: STOP REPLICA (8.0.22), and columns that are
+# added in an instant (8.0.29).
 OLDEST = {"MariaDB": (10, 6, 0), "MySQL": (8, 0, 29)}
-# Series with long-term support, and the year and month in which their makers end it; None: later than is known.
+# Series with long-term support, and the year and month in which it ends; None: later than is known.
 LONG_TERM: dict[str, dict[tuple[int, int], tuple[int, int] | None]] = {
     "MariaDB": {
         (10, 6): (2026, 7),
@@ -34,8 +34,8 @@ def server_of(version: str) -> Server:
 
     >>> server_of("10.11.6-MariaDB-0+deb12u1")
     Server(kind='MariaDB', numbers=(10, 11, 6))
-    >>> server_of("5.5.5-10.6.12-MariaDB-log").numbers, server_of("8.0.36-28").kind, server_of("8.0.mysql_aurora")
-    ((10, 6, 12), 'MySQL', Server(kind='MySQL', numbers=(8, 0, 0)))
+    >>> server_of("5.5.5-10.6.12-MariaDB-log").numbers, server_of("8.0.36-28").kind
+    ((10, 6, 12), 'MySQL')
     """
     kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version.removeprefix(REPLICATION_PREFIX))

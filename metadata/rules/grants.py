@@ -1,7 +1,7 @@
 """Rights that accounts of MySQL and MariaDB need, declared once.
 
-The examination tries an account by them, `manage.py grants` prints them, docs/reference/grants.md is made from
-them.
+The examination tries an account by them, `manage.py grants` prints them, and docs/reference/grants.md is made
+from them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from metadata.grouping import grouped
 class Grant:
     """A right, by MariaDB's name, "" if it is not needed there; `mysql`: MySQL's name, if that differs.
 
-    `why`: what needs it. `everywhere`: it is granted on *.*, not on one database. `optional`: without it something is less exact.
+    `why`: what needs it. `everywhere`: it is granted on *.*, not on one database. `optional`: without it
+    something is less exact.
     """
 
     right: str

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
@@ -59,28 +60,24 @@ class Load:
     @contextmanager
     def going_on(self) -> Iterator[None]:
         """Sends all the time in another thread, and has sent something before the block begins."""
-        begun, over, failed = threading.Event(), threading.Event(), []
+        begun, over = threading.Event(), threading.Event()
 
         def send() -> None:
             try:
                 while not over.is_set():
                     self.send(1)
                     begun.set()
-            except Exception as error:
-                failed.append(error)
             finally:
-                begun.set()
                 connections.close_all()
 
-        thread = threading.Thread(target=send)
-        thread.start()
-        assert begun.wait(10)
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-        assert failed == []
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(send)
+            assert begun.wait(10)
+            try:
+                yield
+            finally:
+                over.set()
+            sending.result(30)
 
     def heads(self) -> dict[int, int]:
         return {
@@ -170,60 +167,65 @@ def test_a_node_is_restored_from_a_backup_that_was_made_under_load(
     load: Load, backup: Callable[[], Callable[[], None]], tmp_path: Path
 ) -> None:
     load.send(40)
-    member = Instance("one", group="billing").join()
     positions = {queue: head // 2 for queue, head in load.heads().items()}
+    member = Instance("one", group="billing").join()
     assert {state for state, _ in member.take().values()} == {"ok"}
-    for queue, position in positions.items():
-        assert member.commit(queue, position) == "ok"
+    commit(member, positions)
     mark = tmp_path / "mark.json"
     assert manage("backup_mark", "--file", str(mark))[0] == 0
     with load.going_on():
         restore = backup()
     assert checked(mark)[0] == 0, "nothing is wrong before"
     load.send(20)
-    later = {queue: head - 1 for queue, head in load.heads().items()}
-    for queue, position in later.items():
-        assert member.commit(queue, position) == "ok"
-    registry.note_heads()
-    registry.note_heads()
     before = load.heads()
-
+    commit(member, {queue: head - 1 for queue, head in before.items()})
+    for _ in range(2):
+        registry.note_heads()
     node_pools.evict_all()
     restore()
     with pytest.raises(NodeUnavailable, match="the node lost messages"):
         load.send(4 * QUEUES)
+    left, lost = losses(mark, before)
+    old = dict(load.sent)
+    kept = {place: body for place, body in old.items() if place[1] < left.get(place[0], before[place[0]])}
+    adopt_and_verify()
+    load.send(10 * QUEUES)
+    new = {place: load.sent[place] for place in load.sent.keys() - old.keys()}
+    assert all(at >= before[queue] + JUMP for queue, at in new if queue in lost)
+    assert {place: load.sent[place] for place in old} == old, "no offset was given twice"
+    for queue, position in positions.items():
+        messages, end, told = read(member, queue, position)
+        wanted = {at: body for (of, at), body in (kept | new).items() if of == queue and at >= position}
+        assert messages == wanted, "all that is left, and nothing that was committed before the backup"
+        assert (told is not None) == (queue in lost)
+        commit(member, {queue: end})
+
+
+def commit(member: Instance, positions: dict[int, int]) -> None:
+    for queue, position in positions.items():
+        assert member.commit(queue, position) == "ok"
+
+
+def adopt_and_verify() -> None:
+    promotion.adopt(name="main", actor=ACTOR)
+    snapshot.refresh()
+    report = verify.verify(topics=["orders"], actor=ACTOR, rows_per_s=0, digests=True)
+    assert (report.complete, report.findings) == (True, ())
+
+
+def losses(mark: Path, before: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """{queue: its end} where that changed, and {queue: lost messages}, as restore_check rightly says."""
     code, found = checked(mark)
     (node,) = found["nodes"]
     assert (code, node["state"]) == (1, "behind")
     assert "adopt_restored_node main" in node["advice"]
     left = {one["queue"]: one["found"] for one in node["queues"]}
     lost = {one["queue"]: one["lost"] for one in node["queues"] if one["lost"]}
-    assert lost == {
-        queue: before[queue] - left[queue] for queue in load.queues if before[queue] > left[queue]
-    }
+    assert lost == {queue: head - left[queue] for queue, head in before.items() if head > left[queue]}
     assert sum(lost.values()) > 0
-    assert {(one["group"], one["queue"]) for one in node["groups"]} == {
-        (group, queue) for group in ("billing", "audit") for queue in lost
-    }
-    promotion.adopt(name="main", actor=ACTOR)
-    snapshot.refresh()
-    report = verify.verify(topics=["orders"], actor=ACTOR, rows_per_s=0, digests=True)
-    assert (report.complete, report.findings) == (True, ())
-    kept = {
-        place: body for place, body in load.sent.items() if place[1] < left.get(place[0], before[place[0]])
-    }
-    old = dict(load.sent)
-    load.send(10 * QUEUES)
-    assert all(at >= before[queue] + JUMP for queue, at in load.sent.keys() - old.keys() if queue in lost)
-    assert load.sent.keys() >= old.keys(), "no offset was given twice"
-
-    for queue, position in positions.items():
-        messages, end, told = read(member, queue, position)
-        wanted = {at: body for (of, at), body in kept.items() if of == queue and at >= position}
-        wanted |= {at: load.sent[of, at] for of, at in load.sent.keys() - old.keys() if of == queue}
-        assert messages == wanted, "every message that is left, and none that was committed before the backup"
-        assert (told is not None) == (queue in lost)
-        assert member.commit(queue, end) == "ok"
+    told = {(one["group"], one["queue"]) for one in node["groups"]}
+    assert told == {(group, queue) for group in ("billing", "audit") for queue in lost}
+    return left, lost
 
 
 def test_a_mark_that_was_made_before_the_loss_says_after_it_what_was_declared(

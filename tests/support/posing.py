@@ -1,6 +1,6 @@
 """A TCP proxy in front of a MySQL or MariaDB server that shows the signs of ProxySQL and its like.
 
-    with Posing(port, version="8.0.30", shift=1000, answers={b"select @@version_comment": b"(ProxySQL)"}) as proxy:
+    with Posing(port, version="8.0.30", shift=1000) as proxy:
         … connect to proxy.port
 
 It changes the greeting (version, connection id) and answers some questions itself; all else passes.

@@ -1,4 +1,4 @@
-"""Servers that cannot be nodes, or hardly: behind a proxy, too old, out of support, with limits in the way."""
+"""Servers that cannot be nodes, or hardly: behind a proxy, too old, out of support, with short limits."""
 
 from __future__ import annotations
 
