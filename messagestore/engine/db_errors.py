@@ -9,6 +9,7 @@
     Ambiguous      it may or may not have been stored: only the same batch id to the same queue
     Final          repeating cannot help: a person must look
       Altered      a table is missing, or somebody altered it
+      Denied       the account lacks a right
 
 They are the product's own errors, so one that nobody handles still answers truthfully. The numbers
 are those of MySQL and MariaDB; anything not listed is Final, because an unknown error is a bug.
@@ -40,11 +41,12 @@ LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}  # the whole connection is gone, and
 _TABLE = "The table is missing or was altered: restore it, then run manage.py verify on its topic."
 _NO_SPACE = re.compile(r"(?<!=)\b28 [\"-]|quota exceeded", re.IGNORECASE)  # 28 "No space …, errno 28 - No …
 _ALTERED = ("no such table", "no such column", "has no column named")  # SQLite has no number for each
-_RIGHT = "The node's account lacks a right: GRANT ALL ON the node's database."
+_RIGHT = "The node's account lacks a right: manage.py grants prints what it needs."
+_DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _MISFIT = frozenset({1146, 1054, 1136, 1364, 1932})  # no such table or column, another number of them
 REMEDIES = {
     **dict.fromkeys(_MISFIT, _TABLE),
-    **dict.fromkeys((1044, 1142, 1143, 1370), _RIGHT),
+    **dict.fromkeys(_DENIED, _RIGHT),
     1049: "The node's database is gone: restore it, then run manage.py adopt_restored_node.",
     1197: "The transaction is larger than the node's max_binlog_cache_size: raise it, or send less at once.",
     1153: "The statement is larger than the node's max_allowed_packet: raise it, or send less at once.",
@@ -89,6 +91,10 @@ class Altered(Final):
     """A table is missing or was altered."""
 
 
+class Denied(Final):
+    """The account lacks a right."""
+
+
 _BY_NUMBER = {REFUSED: Refused, DUPLICATE: Duplicate, NO_PARTITION: NoPartition}
 
 
@@ -116,7 +122,7 @@ def of_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fina
         fault = Ambiguous(detail)
         fault.lost = number in LOST
         return fault
-    kind = Altered if number in _MISFIT else Final
+    kind = Altered if number in _MISFIT else Denied if number in _DENIED else Final
     return kind(f"{detail}. {REMEDIES[number]}" if number in REMEDIES else detail)
 
 

@@ -47,6 +47,10 @@ _FROZEN = {
 }
 
 
+_POSES = (
+    "it greets as {0}, and does not know a setting of that: is there a proxy in between? Give the address of "
+    "the server itself. {1}"
+)
 Rows = Sequence[tuple[Any, ...]]
 Fits = Callable[[Rows], int]  # how many of the rows that were fetched next are still wanted
 FETCHED_AT_ONCE = 16  # rows, of a result that may be too large
@@ -133,6 +137,10 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+class _Poses(Exception):
+    """A server is not of the kind that its greeting says."""
+
+
 _complained: dict[tuple[str, str], float] = {}
 
 
@@ -198,6 +206,7 @@ class MySqlSession:
         # A second descriptor: the driver may close its own at any time, and the number may be given again.
         self._socket = socket.socket(fileno=os.dup(self._db.fileno()))
         self._closing = threading.Lock()
+        self.greeting = self._db.get_server_info(), self._db.thread_id()
         self.flavour = "mariadb" if "mariadb" in self._db.get_server_info().lower() else "mysql"
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0  # below wait_timeout
         told = dict(self._settings(name, f"{host}:{port}")[-1].rows)
@@ -214,6 +223,10 @@ class MySqlSession:
         except db_errors.Ambiguous as fault:
             self.close()
             raise unreachable(name, where, fault) from fault
+        except db_errors.Final as fault:  # it lacks what a server of its kind has
+            self.close()
+            said = _Poses(_POSES.format(self.greeting[0], fault.detail))
+            raise unreachable(name, where, said) from said
 
     def literal(self, given: object) -> bytes:
         """A value as SQL, escaped for this connection."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import Session
-from messagestore.nodes import encryption
+from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.nodes import encryption, server_checks
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -29,6 +29,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.rules import engines, tls
+from metadata.rules.grants import statements
 
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
 TEXTS = {  # what each finding says; the portal has them in other languages
@@ -51,7 +52,8 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     ),
     "tls_ending": "The certificate of the server ends on %(until)s, in %(days)d days. Renew it.",
     "version": "It is %(version)s.",
-    "old_version": "%(version)s is too old. MariaDB 10.6 or MySQL 8.0 is required, or a later version.",
+    "old_version": "%(version)s is too old. %(oldest)s is required, or a later version.",
+    **server_checks.TEXTS,
     "text": "The character set is %(found)s.",
     "wrong_text": (
         "The character set is %(found)s. Run ALTER DATABASE %(database)s CHARACTER SET utf8mb4."
@@ -61,14 +63,15 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "durable": "Acknowledged messages survive a crash.",
     "flush": (
         "The server may lose acknowledged messages in a crash. Run SET GLOBAL "
-        "innodb_flush_log_at_trx_commit = 1."
+        "innodb_flush_log_at_trx_commit = 1, or set it in the parameter group of a managed server."
     ),
     "binlog": "The binary log may lose acknowledged messages in a crash. Run SET GLOBAL sync_binlog = "
-        "1.",
+        "1, or set it in the parameter group of a managed server.",
     "statement": "Statement-based replication may give a replica different data. Run SET GLOBAL "
-        "binlog_format = ROW.",
+        "binlog_format = ROW, or set it in the parameter group of a managed server.",
     "rights": "The account has all necessary rights.",
-    "no_right": "The account lacks a right (%(right)s). Run GRANT ALL ON %(database)s.* for it.",
+    "no_right": "The account lacks a right (%(right)s). Run %(grant)s",
+    "fewer_rights": "The account lacks %(right)s, which allows: %(why)s. Run %(grant)s",
     "clock": "The clock differs by %(ms)d ms from that of the metadata database.",
     "wrong_clock": (
         "The clock differs by %(ms)d ms from that of the metadata database. Delays and ages "
@@ -181,9 +184,8 @@ def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
 
 def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
     """Yield the findings for and against a server by its settings; `unsafe`: it may lose messages."""
-    yield _either(
-        engines.is_supported(facts.version), "version", "version", "old_version", version=facts.version
-    )
+    words = {"version": facts.version, "oldest": engines.oldest()}
+    yield _either(engines.is_supported(facts.version), "version", "version", "old_version", **words)
     good = facts.character_set == "utf8mb4"
     yield _either(good, "text", "text", "wrong_text", found=facts.character_set, database=database)
     yield _either(not facts.read_only, "writable", "writable", "read_only")
@@ -274,14 +276,42 @@ def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool)
         yield from (Finding("tls", *one) for one in encryption.of_session(session, info))
         facts = node_sql.server_facts(session)
         rights = rights and not facts.read_only
+        yield from of_way(session, unsafe=unsafe)
         yield from of_server(facts, database=info.database, unsafe=unsafe)
+        yield from (Finding(*one) for one in _limits(session, facts))
     if rights:
-        missing = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
-        words = {"right": missing, "database": info.database}
-        yield _either(not missing, "rights", "rights", "no_right", **words)
+        yield from of_rights(session, info)
     yield _of_clock(session)
     yield from _of_schema(session, info)
     yield of_data(session, unsafe=unsafe) if info.id == 0 else _of_own_data(session, info)
+
+
+def of_way(session: Session, *, unsafe: bool) -> Iterator[Finding]:
+    """Yield the finding about what stands between brokers and a server."""
+    if isinstance(session, MySqlSession):
+        yield Finding(*server_checks.of_way(session, unsafe=unsafe))
+
+
+def _limits(session: Session, facts: ServerFacts) -> Iterator[server_checks.Found]:
+    if isinstance(session, MySqlSession):
+        yield from server_checks.of_limits(session, facts)
+
+
+def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
+    """Try every right that a node's account needs (`grants.NODE`), on a table that is gone afterwards."""
+    lacking = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
+    if not lacking:
+        yield Finding("rights", "ok", "rights")
+        return
+    user, host = node_sql.account(session) if isinstance(session, MySqlSession) else ("", "")
+    for optional in (False, True):
+        some = [one for one in lacking if one.optional == optional]
+        words = {"right": ", ".join(one.right for one in some), "why": "; ".join(one.why for one in some)}
+        words["grant"] = " ".join(
+            statements(some, flavour="mysql", database=info.database, username=user, host=host)
+        )
+        if some:
+            yield Finding("rights", *(("warn", "fewer_rights") if optional else ("bad", "no_right")), words)
 
 
 def _of_clock(session: Session) -> Finding:

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
-from messagestore.nodes import encryption
+from messagestore.nodes import encryption, promotion_rights
 from messagestore.nodes.preflight import refusal
-from messagestore.nodes.registry import check_server
+from messagestore.nodes.registry import check_server, check_way
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql, reader_sql
@@ -112,6 +112,7 @@ def promote(
     run = _Run("promote", info, actor, patience_s, say)
     with reached(target) as session:
         check(session, info=info, target=target)
+        promotion_rights.require(session, target=target, verb=run.verb)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         say(f"node {name} is offline under epoch {begun.epoch}")
         old_heads = _fence(run, begun, known_dead=known_dead)
@@ -133,7 +134,10 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
     run = _Run("adopt", info, actor, 0.0, say)
     with session_pool.direct(info) as session:
         check(session, info=info, target=info)
+        unknown = promotion_rights.require(session, target=info, verb=run.verb)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
+        if unknown:
+            run.note(unknown)
         say(f"node {name} is offline under epoch {begun.epoch}")
         if info.engine == "mysql":
             _detach(run, session, None, epoch=begun.epoch, known_dead=True)
@@ -184,6 +188,7 @@ def reached(target: NodeInfo) -> Iterator[Session]:
 def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raise Invalid (node_refused) unless the database may stand for the node."""
     if target.engine == "mysql":
+        check_way(session, target, unsafe=False)
         facts = node_sql.server_facts(session)._replace(read_only=False)
         check_server(facts, target, unsafe=False)
     identity = promotion_sql.Standing("", {})

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
+from messagestore.nodes import promotion_rights
 from messagestore.nodes.promotion import check, found, reached, target_of
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
 from messagestore.pool import session_pool
-from messagestore.tables import promotion_sql, queue_sql
+from messagestore.tables import queue_sql
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
 from metadata.cache.snapshot_types import NodeInfo
@@ -57,9 +58,12 @@ def promote(
     target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
     with reached(target) as session:
         check(session, info=info, target=target)
+        promotion_rights.require(session, target=target, verb="promote")
         old_heads = _heads_now(info)
         inspection = _inspected(session, info.id, old_heads)
-        return _plan(info, target, inspection, answers=old_heads is not None, copies=_copies(session))
+        return _plan(
+            info, target, inspection, answers=old_heads is not None, copies=promotion_rights.copies(session)
+        )
 
 
 def adopt(*, name: str, actor: Actor) -> Plan:
@@ -67,7 +71,8 @@ def adopt(*, name: str, actor: Actor) -> Plan:
     info = found(name, actor)
     with session_pool.direct(info) as session:
         check(session, info=info, target=info)
-        copies = _copies(session) if info.engine == "mysql" else False
+        promotion_rights.require(session, target=info, verb="adopt")
+        copies = promotion_rights.copies(session) if info.engine == "mysql" else False
         return _plan(info, info, _inspected(session, info.id, None), answers=None, copies=copies)
 
 
@@ -88,13 +93,6 @@ def _inspected(session: Session, node_id: int, old_heads: Mapping[int, int] | No
         return ReplicaInspection(
             queues, readers, heads={}, committed={}, old_heads=old_heads or {}, complete=False
         )
-
-
-def _copies(session: Session) -> bool | None:
-    try:
-        return promotion_sql.replication(session).threads > 0
-    except db_errors.Final:  # the account lacks the right to see it
-        return None
 
 
 def _plan(

@@ -14,7 +14,15 @@ from messagestore import sweeping
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
-from messagestore.nodes.preflight import Finding, candidate, of_data, of_server, refusal
+from messagestore.nodes.preflight import (
+    Finding,
+    candidate,
+    of_data,
+    of_rights,
+    of_server,
+    of_way,
+    refusal,
+)
 from messagestore.pool import node_guard, node_pools, session_pool
 from messagestore.tables import node_sql, partition_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -24,6 +32,7 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.node_rows import NodeView
+from metadata.rules.grants import READER, statements
 
 log = logging.getLogger(__name__)
 _PROBE_QUEUE = 0  # no queue has this id
@@ -62,8 +71,11 @@ def _prove(info: NodeInfo, unsafe: bool) -> str:
     remedy = "Check host, port, database and credentials, and that the account has all rights there."
     with _tried(info, remedy) as session:
         if info.engine == "mysql":
+            check_way(session, info, unsafe=unsafe)
             check_server(node_sql.server_facts(session), info, unsafe=unsafe)
-        _try_rights(session)
+        for finding in of_rights(session, info):
+            _refuse(finding, info)
+        _make_tables(session)
         _refuse(of_data(session, unsafe=unsafe), info)
         identity = str(uuid.uuid4())
         promotion_sql.write_identity(session, identity=identity)
@@ -80,6 +92,12 @@ def _tried(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
         raise Invalid(refusal(error, info, remedy=remedy), code=Code.NODE_REFUSED) from error
 
 
+def check_way(session: Session, info: NodeInfo, *, unsafe: bool) -> None:
+    """Raise Invalid (node_refused) if a proxy stands between brokers and a server (`unsafe`: it may)."""
+    for finding in of_way(session, unsafe=unsafe):
+        _refuse(finding, info)
+
+
 def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
     """Raise Invalid (node_refused) if a server loses messages (`unsafe`: it may) or cannot hold them."""
     for finding in of_server(facts, database=info.database, unsafe=unsafe):
@@ -93,7 +111,7 @@ def _refuse(finding: Finding, info: NodeInfo) -> None:
         raise Invalid(what, code=Code.NODE_REFUSED)
 
 
-def _try_rights(session: Session) -> None:
+def _make_tables(session: Session) -> None:
     node_sql.create_node_tables(session)
     queue_sql.create_queue(session, queue=_PROBE_QUEUE, node_epoch=1)
     if session.engine == "mysql":
@@ -141,8 +159,8 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor, dry_run
     """
     if username:
         info = _with_account(name, username, password, actor)
-        grant = f"GRANT SELECT ON `{info.database}`.* TO '{info.username}'"
-        with _tried(info, f"It needs: {grant}") as session:
+        needed = statements(READER, flavour="mysql", database=info.database, username=info.username)
+        with _tried(info, f"It needs: {' '.join(needed)}") as session:
             queue_sql.read_heads(session, queues=None)
     if not dry_run:
         node_rows.set_reader(name=name, username=username, password=password, actor=actor)
@@ -171,10 +189,8 @@ def _try_account(info: NodeInfo) -> None:
     with _tried(info) as session:
         if info.identity and promotion_sql.read_identity(session) != info.identity:
             raise Invalid("This account reaches the data of another node.", code=Code.NODE_REFUSED)
-        missing = node_sql.try_rights(session, table=f"examined_{uuid.uuid4().hex[:12]}")
-    if missing:
-        grant = f"GRANT ALL ON `{info.database}`.* TO '{info.username}'"
-        raise Invalid(f"The account lacks a right ({missing}): {grant}", code=Code.NODE_REFUSED)
+        for finding in of_rights(session, info):
+            _refuse(finding, info)
 
 
 def _settle(view: NodeView, actor: Actor) -> None:

@@ -12,16 +12,21 @@ from messagestore.tables import audit_sql, partition_sql
 from messagestore.tables.running import message_table, rows_of, step
 from messagestore.tables.shapes import ServerFacts, TableChange, TlsFacts
 from metadata.grouping import chunks, grouped
+from metadata.rules.grants import NODE, Grant
 
-_RIGHTS = {  # in the order in which they are tried
-    "create_message_table": "CREATE",
-    "try_insert": "INSERT",
-    "try_select": "SELECT",
-    "try_update": "UPDATE",
-    "try_delete": "DELETE",
-    "try_alter": "ALTER",
-    "drop_message_table": "DROP",
+_TRIED_BY = {  # statements that need a right of grants.NODE each
+    "SELECT": "try_select",
+    "INSERT": "try_insert",
+    "UPDATE": "try_update",
+    "DELETE": "try_delete",
+    "CREATE": "create_message_table",
+    "ALTER": "try_alter",
+    "DROP": "drop_message_table",
+    "PROCESS": "try_process",
 }
+_FIRST = ("DROP", "CREATE")  # without the first a table would stay, without the second there is none
+_BEHIND_SELECT = ("UPDATE", "DELETE")  # with a WHERE
+_ONLY_SERVERS = ("ALTER", "PROCESS")
 
 
 def create_node_tables(session: Session) -> None:
@@ -51,6 +56,38 @@ def tls_facts(session: Session) -> TlsFacts:
     return TlsFacts(*(found.get(f"ssl_{field}", "") for field in TlsFacts._fields))
 
 
+class Place(NamedTuple):
+    """A server's version, its id of this connection, and whether a user variable was found again."""
+
+    version: str
+    connection: int
+    marked: bool
+
+
+def connection_place(session: Session, *, mark: str) -> Place:
+    version, connection, marked = rows_of(session, "select_place", mark=mark)[0]
+    return Place(str(version), int(connection), bool(marked))
+
+
+def set_mark(session: Session, *, mark: str) -> None:
+    """Set a user variable, which later statements of this connection must find."""
+    session.run(step(session, "set_mark", mark=mark))
+
+
+def version_comment(session: Session) -> str:
+    return str(rows_of(session, "select_version_comment")[0][0])
+
+
+def proxy_version(session: Session) -> str:
+    """Return the version of a proxy. Raises `Final` where there is none."""
+    return str(rows_of(session, "select_proxy_version")[0][0])
+
+
+def limits(session: Session) -> dict[str, str]:
+    """Return the limits of time that a server has for statements and idle connections."""
+    return dict(rows_of(session, "show_limits"))
+
+
 def now_ms(session: Session) -> int:
     return int(session.run(step(session, "select_now"))[-1].rows[0][0])
 
@@ -71,19 +108,35 @@ def pulse(session: Session, *, worker: int) -> None:
             raise
 
 
-def try_rights(session: Session, *, table: str) -> str:
-    """The first thing that the account may not do in this database, '' if it may do all that is needed.
+def try_rights(session: Session, *, table: str) -> list[Grant]:
+    """Return the rights of `grants.NODE` that the account lacks, as far as each can be tried.
 
-    It is tried on a table of that name, which is gone afterwards.
+    They are tried on a table of that name, which is gone afterwards.
     """
-    missing = ""
-    for name, right in _RIGHTS.items():
-        try:
-            if session.engine == "mysql" or name != "try_alter":
-                session.run(step(session, name, table=table))
-        except db_errors.Final:
-            missing = missing or right
-    return missing
+    given = [one for one in NODE if session.engine == "mysql" or one.right not in _ONLY_SERVERS]
+    for right in _FIRST:
+        if not _may(session, right, table):
+            return [one for one in given if one.right == right]
+    tried = [one for one in given if one.right not in _FIRST]
+    if not _may(session, "SELECT", table):
+        tried = [one for one in tried if one.right not in _BEHIND_SELECT]
+    lacking = [one for one in tried if not _may(session, one.right, table)]
+    session.run(step(session, "drop_message_table", table=table))
+    return lacking
+
+
+def _may(session: Session, right: str, table: str) -> bool:
+    try:
+        session.run(step(session, _TRIED_BY[right], table=table))
+    except db_errors.Final:
+        return False
+    return True
+
+
+def account(session: Session) -> tuple[str, str]:
+    """User and host of the account, as the server's grants name it."""
+    user, _, host = str(rows_of(session, "select_account")[0][0]).rpartition("@")
+    return user, host
 
 
 def pending_changes(session: Session) -> list[TableChange]:

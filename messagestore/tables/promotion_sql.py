@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-from messagestore.engine import schema_steps
+from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.tables.node_sql import server_facts
 from messagestore.tables.running import ids, key_of, processlist, rows_of, step
 from messagestore.tables.shapes import ReaderKey, Schema
 from metadata.grouping import chunks, grouped
@@ -30,6 +32,64 @@ class Replication(NamedTuple):
 
     threads: int
     caught_up: bool
+
+
+class Binlog(NamedTuple):
+    """Position in a server's binary log; `gtid` is "" where there are none.
+
+    `file` is "" and `why` says the reason where the account may not know file and position.
+    """
+
+    gtid: str
+    file: str
+    position: int
+    why: str = ""
+
+
+class HighestIds(NamedTuple):
+    """The highest ids of metadata that a node holds something of, 0 for none."""
+
+    queue: int
+    group: int
+    topic: int
+    instance: int
+
+
+class NodeMark(NamedTuple):
+    """Contents of a node: (group id, instance, queue, epoch, committed), (queue, head, low, node epoch) and
+    declared gaps (queue, from, to), `to` exclusive."""
+
+    readers: Sequence[tuple[int, str, int, int, int]]
+    heads: Sequence[tuple[int, int, int, int]]
+    gaps: Sequence[tuple[int, int, int]]
+    highest: HighestIds
+
+
+def read_mark(session: Session) -> NodeMark:
+    """Return what a node holds, in one round trip."""
+    readers, heads, gaps, ids_ = (result.rows for result in session.run(step(session, "select_mark")))
+    queue, group, dead_group, topic, instance = map(int, ids_[0])
+    return NodeMark(readers, heads, gaps, HighestIds(queue, max(group, dead_group), topic, instance))
+
+
+def read_binlog(session: Session) -> Binlog | None:
+    """Return how far a server's binary log is; None if it has none."""
+    if not isinstance(session, MySqlSession) or not server_facts(session).log_bin:
+        return None
+    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "")
+    try:
+        rows = _binlog_status(session)
+    except db_errors.Denied as denied:
+        return Binlog(gtid, "", 0, denied.detail)
+    return Binlog(gtid.replace("\n", ""), str(rows[0][0]), int(rows[0][1])) if rows else None
+
+
+def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
+    """MariaDB, and MySQL before 8.4, have the former name of the statement."""
+    if session.flavour == "mysql":
+        with suppress(db_errors.Final):
+            return rows_of(session, "show_binlog_status")
+    return rows_of(session, "show_master_status")
 
 
 def write_identity(session: Session, *, identity: str) -> None:
@@ -94,10 +154,38 @@ def raise_readers(session: Session, *, epochs: Sequence[tuple[ReaderKey, int]]) 
 
 
 def replication(session: Session) -> Replication:
-    """Return the replication state of a server; needs the right PROCESS to see it."""
+    """Return the replication state of a server; none where the account lacks PROCESS (`sees_all`)."""
     rows = rows_of(session, "select_replication", processlist=processlist(session))
     threads, idle, read_all = map(int, rows[0])
     return Replication(threads, threads == idle and read_all > 0)
+
+
+def sees_all(session: Session) -> bool:
+    """Return True if the account sees the threads of others, those of replication among them."""
+    return _may(session, "try_process")
+
+
+def may_stop_replicating(session: Session, *, right: str) -> bool:
+    """Return True unless the account certainly lacks a right: STOP REPLICA cannot be tried without effect.
+
+    The server lists what an account has itself, not what a role gives it.
+    """
+    rows = rows_of(session, "select_privileges")
+    mine = {str(held) for grantee, held, account, _ in rows if grantee.replace("'", "") == account}
+    has_role = any(role not in (None, "", "NONE") for *_, role in rows)
+    return has_role or not mine.isdisjoint((right, "SUPER"))
+
+
+def may_allow_writes(session: Session) -> bool:
+    return _may(session, "try_read_only")
+
+
+def _may(session: Session, name: str) -> bool:
+    try:
+        session.run(step(session, name))
+    except db_errors.Denied:
+        return False
+    return True
 
 
 def stop_receiving(session: Session) -> None:

@@ -1,23 +1,45 @@
-"""Versions of MySQL and MariaDB that can hold messages."""
+"""Versions of MySQL and MariaDB that can hold messages, declared once."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
+# What the statements need. Of MariaDB: SKIP LOCKED. Of MySQL: STOP REPLICA (8.0.22), and columns that are
+# added in an instant (8.0.29).
+OLDEST = {"MariaDB": (10, 6, 0), "MySQL": (8, 0, 29)}
+# Series with long-term support, and the year and month in which it ends; None: later than is known.
+LONG_TERM: dict[str, dict[tuple[int, int], tuple[int, int] | None]] = {
+    "MariaDB": {
+        (10, 6): (2026, 7),
+        (10, 11): (2028, 2),
+        (11, 4): (2029, 5),
+        (11, 8): (2028, 6),
+        (12, 3): None,
+    },
+    "MySQL": {(8, 0): (2026, 4), (8, 4): (2032, 4), (9, 7): None},
+}
+REPLICATION_PREFIX = "5.5.5-"  # MariaDB's greeting begins with it for clients that know no 10
 
 
-def server_of(version: str) -> tuple[str, tuple[int, int]]:
-    """Parse a server's VERSION(): its kind, and the first two numbers; (0, 0) if it says none.
+class Server(NamedTuple):
+    """A server's kind, MySQL or MariaDB, and the numbers of its version; (0, 0, 0) if it says none."""
+
+    kind: str
+    numbers: tuple[int, int, int]
+
+
+def server_of(version: str) -> Server:
+    """Parse what a server says of its version. Percona Server, Aurora and the clouds' MySQL are MySQL.
 
     >>> server_of("10.11.6-MariaDB-0+deb12u1")
-    ('MariaDB', (10, 11))
-    >>> server_of("8.0.36")
-    ('MySQL', (8, 0))
+    Server(kind='MariaDB', numbers=(10, 11, 6))
+    >>> server_of("5.5.5-10.6.12-MariaDB-log").numbers, server_of("8.0.36-28").kind
+    ((10, 6, 12), 'MySQL')
     """
     kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return kind, (int(found[1]), int(found[2])) if found else (0, 0)
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version.removeprefix(REPLICATION_PREFIX))
+    return Server(kind, (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0))
 
 
 def is_supported(version: str) -> bool:
@@ -25,6 +47,32 @@ def is_supported(version: str) -> bool:
 
     >>> is_supported("5.7.44"), is_supported("10.5.23-MariaDB"), is_supported("11.4.2-MariaDB")
     (False, False, True)
+    >>> is_supported("8.0.28"), is_supported("8.0.36-28"), is_supported("8.0.mysql_aurora.3.08.0")
+    (False, True, False)
     """
     kind, numbers = server_of(version)
     return numbers >= OLDEST[kind]
+
+
+def oldest() -> str:
+    """Return the oldest versions in words."""
+    return " or ".join(f"{kind} {'.'.join(map(str, one)).removesuffix('.0')}" for kind, one in OLDEST.items())
+
+
+def is_maintained(version: str, *, now: tuple[int, int]) -> bool:
+    """Return True if a version gets security fixes in a month (year, month), as far as is known.
+
+    A version that is newer than all that are known does. One between series with long-term support does not
+    for long.
+
+    >>> is_maintained("8.0.44", now=(2026, 11)), is_maintained("8.4.7", now=(2026, 11))
+    (False, True)
+    >>> is_maintained("9.1.0", now=(2026, 11)), is_maintained("13.0.1-MariaDB", now=(2026, 11))
+    (False, True)
+    """
+    kind, numbers = server_of(version)
+    known = LONG_TERM[kind]
+    if numbers[:2] not in known:
+        return numbers[:2] > max(known)
+    end = known[numbers[:2]]
+    return end is None or now <= end

@@ -12,6 +12,8 @@ ABOUT: dict[str, Text] = {
     "reachable": lazy("Connection"),
     "tls": lazy("TLS"),
     "version": lazy("Version"),
+    "way": lazy("Way to the server"),
+    "limits": lazy("Limits of the server"),
     "text": lazy("Character set"),
     "writable": lazy("Write access"),
     "durable": lazy("Durability"),

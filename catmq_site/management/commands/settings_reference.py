@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from metadata import config
 from metadata.config import Config, meanings, variable_of
+from metadata.rules.grants import ACCOUNTS
 from metadata.rules.setting_types import Setting
 from metadata.rules.settings import GROUP, KEY, SUBSCRIPTION, TOPIC
 
@@ -27,6 +28,13 @@ DECLARED_HEAD = """# Settings of topics, groups, subscriptions and keys
 Made from `metadata/rules/settings.py` and `metadata/rules/groups/delivery.py` by
 `manage.py settings_reference --write`. The names are those of the API. Values may change at any time."""
 COLUMNS = ("| setting | default | values | meaning |", "|---|---|---|---|")
+GRANTS_HEAD = """# Rights of database accounts
+
+Made from `metadata/rules/grants.py` by `manage.py settings_reference --write`. `manage.py grants` with
+`node`, `promotion`, `reader`, `backup` or `metadata` prints the statements. Tests run everything with
+exactly these rights, and take each away once. A node's account that lacks a right is told which, with the
+statement that grants it."""
+GRANTS_COLUMNS = ("| MariaDB | MySQL | scope | needed for |", "|---|---|---|---|")
 NOUNS: Mapping[str, Mapping[str, Setting]] = {
     "topic": TOPIC,
     "group": GROUP,
@@ -41,7 +49,8 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = (
         "Prints the page of the server's settings. With --write, writes that page, the page of the "
-        "settings of topics, groups, subscriptions and keys, and the settings file of the client."
+        "settings of topics, groups, subscriptions and keys, that of the rights of accounts, and the "
+        "settings file of the client."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -63,6 +72,7 @@ def files() -> dict[Path, str]:
     return {
         config.HOME / "docs/reference/settings.md": page(),
         config.HOME / "docs/reference/declared-settings.md": declared_page(),
+        config.HOME / "docs/reference/grants.md": grants_page(),
         config.HOME / "client/src/catmq_client/cli/settings.json": client_table(),
     }
 
@@ -98,6 +108,18 @@ def declared_page() -> str:
             meaning = f"{one.label}{unit and f', {unit}'}. {one.help}{empty}".strip()
             lines.append(f"| `{one.name}` | {shown(one.default)} | {one.kind.range()} | {meaning} |")
     return "\n".join([*lines, ""]).replace("||, ", "\\|\\|, ").replace("|| or", "\\|\\| or")
+
+
+def grants_page() -> str:
+    """Return the page of the rights that accounts need."""
+    lines = [GRANTS_HEAD]
+    for name, (purpose, needed) in ACCOUNTS.items():
+        lines += ["", f"## {name.capitalize()}", "", f"For {purpose}.", "", *GRANTS_COLUMNS]
+        for one in needed:
+            names = (f"`{given}`" if given else "-" for given in (one.right, one.mysql or one.right))
+            scope = f"{one.scope}, optional" if one.optional else one.scope
+            lines.append(f"| {' | '.join(names)} | {scope} | {one.why} |")
+    return "\n".join([*lines, ""])
 
 
 def client_table() -> str:

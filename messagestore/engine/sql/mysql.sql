@@ -216,6 +216,24 @@ SHOW VARIABLES WHERE Variable_name IN ('version', 'character_set_database', 'col
 -- name: select_tls
 SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Ssl_server_not_after')
 
+-- What stands between (messagestore/nodes/server_checks.py): a proxy answers some of these itself, when they are
+-- written exactly so, and combined ones not.
+
+-- name: select_place
+SELECT VERSION(), CONNECTION_ID(), COALESCE(@catmq_mark = :mark, 0)
+
+-- name: set_mark
+SET @catmq_mark = :mark
+
+-- name: select_version_comment
+select @@version_comment limit 1
+
+-- name: select_proxy_version
+SELECT @@proxy_version
+
+-- name: show_limits
+SHOW VARIABLES WHERE Variable_name IN ('max_statement_time', 'max_execution_time', 'wait_timeout')
+
 -- What an examination tries on a table of its own: see tables.try_rights.
 
 -- name: try_insert
@@ -232,6 +250,12 @@ DELETE FROM {table} WHERE msg_offset = 0
 
 -- name: try_alter
 ALTER TABLE {table} ADD PARTITION (PARTITION below_400000 VALUES LESS THAN (400000))
+
+-- name: try_process
+SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id = CONNECTION_ID()
+
+-- name: select_account
+SELECT CURRENT_USER()
 
 -- What verify asks (messagestore/verify). Chunks are short: no statement runs long on a live node.
 
@@ -326,6 +350,27 @@ SELECT COUNT(*),
            'Waiting for an event from Coordinator', 'Waiting for work from SQL thread')), 0) AS SIGNED),
        CAST(COALESCE(SUM(state LIKE '%read all relay log%'), 0) AS SIGNED)
   FROM {processlist} WHERE user = 'system user' AND command <> 'Daemon'
+
+-- How far the binary log is. A file and a position are not for every account.
+
+-- name: select_gtid_mariadb
+SELECT @@GLOBAL.gtid_binlog_pos
+
+-- name: select_gtid_mysql
+SELECT IF(@@GLOBAL.gtid_mode IN ('ON', 'ON_PERMISSIVE'), @@GLOBAL.gtid_executed, '')
+
+-- name: show_binlog_status
+SHOW BINARY LOG STATUS
+
+-- name: show_master_status
+SHOW MASTER STATUS
+
+-- A value that stays: tried without effect.
+-- name: try_read_only
+SET GLOBAL read_only = @@GLOBAL.read_only
+
+-- name: select_privileges
+SELECT grantee, privilege_type, CURRENT_USER(), CURRENT_ROLE() FROM information_schema.user_privileges
 
 -- name: stop_receiving
 STOP REPLICA IO_THREAD
@@ -661,6 +706,17 @@ SELECT group_id, instance, queue_id, committed FROM reader;
 SELECT queue_id, head, low FROM queue_head;
 SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
 SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
+
+-- What a backup is marked with (messagestore/nodes/backup_marks.py): readers first, so that none is above its head.
+-- name: select_mark
+SELECT group_id, instance, queue_id, epoch, committed FROM reader ORDER BY queue_id, group_id, instance;
+SELECT queue_id, head, low, node_epoch FROM queue_head ORDER BY queue_id;
+SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
+SELECT (SELECT COALESCE(MAX(queue_id), 0) FROM queue_head),
+       (SELECT COALESCE(MAX(group_id), 0) FROM reader),
+       (SELECT COALESCE(MAX(group_id), 0) FROM dead_message),
+       (SELECT COALESCE(MAX(topic_id), 0) FROM dead_message),
+       (SELECT COALESCE(MAX(CAST(instance AS SIGNED)), 0) FROM reader WHERE instance <> '')
 
 -- name: count_delayed_of_queues
 SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id

@@ -524,6 +524,17 @@ SELECT queue_id, head, low FROM queue_head;
 SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
 SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 
+-- What a backup is marked with (messagestore/nodes/backup_marks.py): readers first, so that none is above its head.
+-- name: select_mark
+SELECT group_id, instance, queue_id, epoch, committed FROM reader ORDER BY queue_id, group_id, instance;
+SELECT queue_id, head, low, node_epoch FROM queue_head ORDER BY queue_id;
+SELECT queue_id, from_offset, to_offset FROM queue_gap ORDER BY queue_id, from_offset;
+SELECT (SELECT COALESCE(MAX(queue_id), 0) FROM queue_head),
+       (SELECT COALESCE(MAX(group_id), 0) FROM reader),
+       (SELECT COALESCE(MAX(group_id), 0) FROM dead_message),
+       (SELECT COALESCE(MAX(topic_id), 0) FROM dead_message),
+       (SELECT COALESCE(MAX(CAST(instance AS INTEGER)), 0) FROM reader WHERE instance <> '')
+
 -- name: count_delayed_of_queues
 SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
 

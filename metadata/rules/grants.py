@@ -1,0 +1,109 @@
+"""Rights that accounts of MySQL and MariaDB need, declared once.
+
+The examination tries an account by them, `manage.py grants` prints them, and docs/reference/grants.md is made
+from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metadata.grouping import grouped
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A right, by MariaDB's name, "" if it is not needed there; `mysql`: MySQL's name, if that differs.
+
+    `why`: what needs it. `everywhere`: it is granted on *.*, not on one database. `optional`: without it
+    something is less exact.
+    """
+
+    right: str
+    why: str
+    mysql: str = ""
+    everywhere: bool = False
+    optional: bool = False
+
+    def named(self, flavour: str) -> str:
+        """Return the name that a flavour (`mysql` or `mariadb`) has for it."""
+        return self.mysql if flavour == "mysql" and self.mysql else self.right
+
+    @property
+    def scope(self) -> str:
+        return "server" if self.everywhere else "database"
+
+
+NODE = (
+    Grant("SELECT", "pulls, look-ups, verification"),
+    Grant("INSERT", "sends, subscriptions, new partitions"),
+    Grant("UPDATE", "log end offsets, commits, fences"),
+    Grant("DELETE", "retention, delayed messages, unsubscribing"),
+    Grant("CREATE", "new queues, new partitions"),
+    Grant("ALTER", "new partitions, retention"),
+    Grant("DROP", "retention, deleting topics"),
+    Grant(
+        "PROCESS",
+        "exact sizes of nodes; a look at long transactions before a table is altered",
+        everywhere=True,
+        optional=True,
+    ),
+)
+PROMOTION = (
+    Grant("PROCESS", "seeing whether a server still copies another one", everywhere=True),
+    Grant(
+        "REPLICATION SLAVE ADMIN",
+        "STOP REPLICA on the server that is promoted",
+        mysql="REPLICATION_SLAVE_ADMIN",
+        everywhere=True,
+    ),
+    Grant(
+        "READ_ONLY ADMIN",
+        "ending read_only on the server that is promoted, setting it on the old primary",
+        mysql="SYSTEM_VARIABLES_ADMIN",
+        everywhere=True,
+    ),
+)
+READER = (Grant("SELECT", "Spark jobs, archives"),)
+BACKUP = (
+    Grant("SELECT", "reading tables"),
+    Grant("", "a position in the binary log that fits the dump", mysql="RELOAD", everywhere=True),
+    Grant("", "a position in the binary log that fits the dump", mysql="REPLICATION CLIENT", everywhere=True),
+)
+METADATA = (
+    Grant("SELECT", "everything"),
+    Grant("INSERT", "everything"),
+    Grant("UPDATE", "everything"),
+    Grant("DELETE", "everything"),
+    Grant("CREATE", "migrations: tables"),
+    Grant("ALTER", "migrations: columns"),
+    Grant("INDEX", "migrations: indexes"),
+    Grant("", "migrations: foreign keys", mysql="REFERENCES"),
+    Grant("DROP", "migrations: removed tables"),
+)
+ACCOUNTS = {  # what each is for, and what it needs
+    "node": ("brokers, on a node's database", NODE),
+    "promotion": ("brokers, in addition, for promote_node on the primary and its replica", PROMOTION),
+    "reader": ("jobs that read a node (set_reader)", READER),
+    "backup": ("mariadb-dump or mysqldump of one database", BACKUP),
+    "metadata": ("brokers and jobs, on the metadata database", METADATA),
+}
+FLAVOURS = {"mariadb": "MariaDB", "mysql": "MySQL"}
+
+
+def statements(
+    given: Sequence[Grant], *, flavour: str, database: str, username: str, host: str = "%"
+) -> list[str]:
+    """Return the GRANT statements for an account, those that are optional last.
+
+    >>> statements(READER, flavour="mysql", database="node1", username="spark")
+    ["GRANT SELECT ON `node1`.* TO 'spark'@'%';"]
+    """
+    whom = f"'{username}'@'{host}'"
+    found = []
+    named = [one for one in given if one.named(flavour)]
+    for (everywhere, _), rights in grouped(((one.everywhere, one.optional), one) for one in named).items():
+        where = "*.*" if everywhere else f"`{database}`.*"
+        found.append(f"GRANT {', '.join(one.named(flavour) for one in rights)} ON {where} TO {whom};")
+    return found

@@ -1,0 +1,135 @@
+"""A TCP proxy in front of a MySQL or MariaDB server that shows the signs of ProxySQL and its like.
+
+    with Posing(port, version="8.0.30", shift=1000) as proxy:
+        … connect to proxy.port
+
+It changes the greeting (version, connection id) and answers some questions itself; all else passes.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+HEADER = 4
+COM_QUERY = 0x03
+DEPRECATE_EOF, SSL = 1 << 24, 1 << 11
+VAR_STRING = 0xFD
+
+
+@dataclass
+class Posing:
+    """`version` of the greeting ("" as it is); `shift` is added to the connection's id; `answers` by the
+    beginning of a question."""
+
+    target: int
+    version: str = ""
+    shift: int = 0
+    answers: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    def __enter__(self) -> Posing:
+        self._server = _Listener(("127.0.0.1", 0), _Connection)
+        self._server.posing = self
+        self.port = int(self._server.server_address[1])
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def greeting(self, payload: bytes) -> bytes:
+        """The server's greeting, changed. It offers no TLS, and results only in their oldest form."""
+        end = payload.index(b"\0", 1)
+        version, rest = payload[1:end], payload[end:]
+        thread = int.from_bytes(rest[1:5], "little") + self.shift
+        low = int.from_bytes(rest[14:16], "little") & ~SSL
+        high = int.from_bytes(rest[19:21], "little") & ~(DEPRECATE_EOF >> 16)
+        said = self.version.encode() or version
+        changed = rest[:1] + thread.to_bytes(4, "little") + rest[5:14] + low.to_bytes(2, "little")
+        return (
+            payload[:1]
+            + said
+            + changed
+            + rest[16:19]
+            + high.to_bytes(2, "little")
+            + rest[21:28]
+            + bytes(4)
+            + rest[32:]
+        )
+
+    def answer(self, packet: bytes) -> bytes | None:
+        """What it answers to a request by itself; None if that is for the server."""
+        if packet[HEADER] != COM_QUERY:
+            return None
+        for beginning, text in self.answers.items():
+            if packet[HEADER + 1 :].startswith(beginning):
+                return result(text)
+        return None
+
+
+def result(text: bytes) -> bytes:
+    """A result of one row with one text."""
+    kind = bytes([12, 45, 0, 255, 0, 0, 0, VAR_STRING, 0, 0, 0, 0, 0])
+    column = b"".join(map(lenenc, (b"def", b"", b"", b"", b"x", b""))) + kind
+    eof = b"\xfe\0\0\2\0"
+    packets = (b"\1", column, eof, lenenc(text), eof)
+    return b"".join(packed(one, number) for number, one in enumerate(packets, 1))
+
+
+def lenenc(text: bytes) -> bytes:
+    return bytes([len(text)]) + text
+
+
+def packed(payload: bytes, number: int) -> bytes:
+    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    posing: Posing
+
+
+class _Connection(socketserver.BaseRequestHandler):
+    server: _Listener
+
+    def handle(self) -> None:
+        """Passes packets of the client on one by one, and whatever comes back."""
+        posing: Posing = self.server.posing
+        with socket.create_connection(("127.0.0.1", posing.target), timeout=30) as there:
+            first = _packet(there)
+            self.request.sendall(packed(posing.greeting(first[HEADER:]), 0))
+            threading.Thread(target=self._back, args=(there,), daemon=True).start()
+            while packet := _packet(self.request):
+                said = posing.answer(packet) if packet[3] == 0 else None
+                (self.request if said else there).sendall(said or packet)
+
+    def _back(self, there: socket.socket) -> None:
+        try:
+            while piece := there.recv(65_536):
+                self.request.sendall(piece)
+        except OSError:
+            return
+
+
+def _packet(source: Any) -> bytes:
+    """A whole packet with its header; empty when the peer closed."""
+    data = b""
+    while len(data) < HEADER or len(data) < HEADER + int.from_bytes(data[:3], "little"):
+        wanted = (
+            HEADER - len(data)
+            if len(data) < HEADER
+            else HEADER + int.from_bytes(data[:3], "little") - len(data)
+        )
+        piece = source.recv(wanted)
+        if not piece:
+            return b""
+        data += piece
+    return data
