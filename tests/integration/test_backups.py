@@ -179,10 +179,7 @@ def test_a_node_is_restored_from_a_backup_that_was_made_under_load(
     load.send(20)
     before = load.heads()
     commit(member, {queue: head - 1 for queue, head in before.items()})
-    for _ in range(2):
-        registry.note_heads()
-    node_pools.evict_all()
-    restore()
+    bring_back(restore)
     with pytest.raises(NodeUnavailable, match="the node lost messages"):
         load.send(4 * QUEUES)
     left, lost = losses(mark, before)
@@ -212,6 +209,14 @@ def read_all(member: Instance, positions: dict[int, int], stored: dict[tuple[int
 def commit(member: Instance, positions: dict[int, int]) -> None:
     for queue, position in positions.items():
         assert member.commit(queue, position) == "ok"
+
+
+def bring_back(restore: Callable[[], None]) -> None:
+    """Metadata has noted the ends; then the database is what it was."""
+    registry.note_heads()
+    registry.note_heads()
+    node_pools.evict_all()
+    restore()
 
 
 def adopt_and_verify() -> None:

@@ -80,7 +80,7 @@ def test_what_keeps_a_server_from_being_a_node_is_said_one_by_one(ada: Client, m
         account = {"username": name, "password": password}
         seen = filled(ada, "/create/node", name="n1", database=schema, **place, **account)
     assert seen.status_code == 400 and password not in text(seen)
-    assert "character set is latin1" in text(seen) and "lacks a right (CREATE)" in text(seen)
+    assert "character set is latin1" in text(seen) and "lacks a right (DROP)" in text(seen)
     gone = filled(ada, "/create/node", name="n1", database=schema, **place, **account)
     assert "cannot be reached at" in text(gone) and not DbNode.objects.exists()
     away = filled(ada, "/create/node", name="n1", database="x", **{**place, "port": "1"}, **account)
@@ -149,7 +149,7 @@ def test_accounts_are_tried_before_they_are_kept(
         confirm(ada, "/nodes/main/reader", seen)
         assert node_rows.named(name="main", actor=ME).reader_username == name
         weak = filled(ada, "/nodes/main/account", username=name, password=password)
-        assert weak.status_code == 400 and "lacks a right (CREATE)" in text(weak)
+        assert weak.status_code == 400 and "lacks a right (DROP)" in text(weak)
         wrong = filled(ada, "/nodes/main/account", username="catmq", password="wrong")
         assert wrong.status_code == 400 and "Access denied" in text(wrong)
     carry_out(ada, "/nodes/main/account", username="catmq", password=mariadb.password)
