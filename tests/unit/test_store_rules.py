@@ -27,7 +27,7 @@ def test_both_engines_know_the_same_verbs() -> None:
         "show_limits",
     }
     of_servers |= {"select_gtid_mariadb", "select_gtid_mysql", "show_binlog_status", "show_master_status"}
-    of_servers |= {"try_process", "try_read_only", "select_privileges", "select_account"}
+    of_servers |= {"try_process", "try_read_only", "select_privileges", "select_account", "select_tls"}
     partitions_tried = {"try_alter"}
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
