@@ -74,7 +74,7 @@ class Bench:
     def publishing(self) -> int | None:
         """The server's id of the connection that publishes at this moment."""
         rows = self.execute(
-            "SELECT id FROM information_schema.processlist"
+            f"SELECT id FROM {commits.PROCESSLIST}"
             " WHERE db = '{schema}' AND command = 'Query' AND id <> CONNECTION_ID()"
         )
         return int(rows[0][0]) if rows else None
@@ -215,7 +215,7 @@ def test_a_connection_killed_in_commit_is_stored_exactly_once(
     with commits.held_up(bench.server):
         sending = background(bench.send)
         victim = until(bench.publishing)
-        state = f"SELECT state FROM information_schema.processlist WHERE id = {victim}"
+        state = f"SELECT state FROM {commits.PROCESSLIST} WHERE id = {victim}"
         until(lambda: commits.STATE in str(bench.execute(state)))
         bench.server.execute(f"KILL CONNECTION {victim}")
     assert len(sending.result(20)) == 3
@@ -224,7 +224,7 @@ def test_a_connection_killed_in_commit_is_stored_exactly_once(
 
 def test_an_idle_connection_that_was_killed_costs_no_send(bench: Bench) -> None:
     for (connection,) in bench.execute(
-        "SELECT id FROM information_schema.processlist WHERE db = '{schema}' AND command = 'Sleep'"
+        f"SELECT id FROM {commits.PROCESSLIST} WHERE db = '{{schema}}' AND command = 'Sleep'"
     ):
         bench.server.execute(f"KILL CONNECTION {connection}")
     bench.send()

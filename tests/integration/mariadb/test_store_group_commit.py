@@ -115,7 +115,7 @@ def test_a_shared_transaction_whose_end_was_not_seen_is_cleared_up_for_each(crow
     with ExitStack() as stack:
         futures = crowd.together(*[crowd.send] * 4, lambda: _block(stack, crowd))
         running = f"db = '{crowd.schema}' AND state LIKE '%{commits.STATE}%'"
-        listed = f"SELECT id FROM information_schema.processlist WHERE {running}"
+        listed = f"SELECT id FROM {commits.PROCESSLIST} WHERE {running}"
         for _ in range(2):  # the first sender's own transaction, then the shared one
             ((victim,),) = until(lambda: crowd.server.execute(listed))
             crowd.server.execute(f"KILL CONNECTION {victim}")
