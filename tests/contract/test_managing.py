@@ -232,7 +232,7 @@ def test_a_node_whose_account_lacks_rights_is_refused_with_the_remedy(
         mariadb.execute(f"GRANT SELECT ON {schema}.* TO weak@'%'")
         body = on(mariadb, schema, username="weak", password="weak")
         found = problem(broker.call("POST", "/nodes", body), 400, "node_refused")
-    assert "rights" in found["detail"]
+    assert f"Run GRANT DROP ON `{schema}`.* TO 'weak'@'%'" in found["detail"]
     problem(broker.call("GET", "/nodes/second"), 404, "node_not_found")
 
 
