@@ -1,6 +1,6 @@
 """`script/bench [--quick]`: the product beside the limits of its database, in one run.
 
-Starts a private MariaDB and a whole server on it in a temporary directory, runs the loops of
+Starts a private database server and a whole server on it in a temporary directory, runs the loops of
 `measures` one after the other, interleaved and repeated, and prints medians with their spread and the
 ratios. Absolute figures belong to the machine; the ratios inside one run are what counts.
 """
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ from tests.support.environment import free_port
 
 HOME = Path(__file__).resolve().parent.parent
 PROCESSES = 4
-BINLOG = ("--log-bin", "--sync-binlog=1", "--binlog-format=ROW", "--server-id=1")
+BINLOG = ("--log-bin", "--sync-binlog=1", "--loose-binlog-format=ROW", "--server-id=1")
+NO_BINLOG = ("--skip-log-bin",)  # MySQL has one unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,14 @@ LINES = (
 
 
 @contextmanager
-def mariadb(directory: Path, *, binlog: bool = False) -> Iterator[str]:
-    """The URL of a private MariaDB with durable settings; `binlog`: with a binary log, synced, too."""
-    script = HOME / "script" / "mariadb"
-    command = [script, "start", directory, *(("--", *BINLOG) if binlog else ())]
+def database(directory: Path, *, binlog: bool = False, version: str = "") -> Iterator[str]:
+    """The URL of a private database server with durable settings; `binlog`: with a binary log, synced, too.
+
+    `version` is one that script/mysql knows; without it, the installed MariaDB.
+    """
+    script = HOME / "script" / ("mysql" if version else "mariadb")
+    chosen = ("--version", version) if version else ()
+    command = [script, "start", directory, *chosen, "--", *(BINLOG if binlog else NO_BINLOG)]
     started = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     try:
         yield started.stdout.strip()
@@ -155,6 +160,25 @@ def execute(account: dict[str, Any], statement: str) -> None:
     connection.close()
 
 
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """The option that chooses the database server."""
+    parser.add_argument(
+        "--server",
+        default="",
+        metavar="VERSION",
+        help="version of the database server, as script/mysql takes it (default: the installed MariaDB)",
+    )
+
+
+def version_of(account: dict[str, Any]) -> str:
+    """What a database server says of itself, e.g. "MySQL 9.7.4"."""
+    with closing(connect(account)) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT VERSION()")
+        told = str(cursor.fetchone()[0])
+    return f"{'MariaDB' if 'MariaDB' in told else 'MySQL'} {told.partition('-')[0]}"
+
+
 def measure(setting: Setting, *, rounds: int, seconds: float) -> dict[str, list[float]]:
     """The rates of every line, messages a second; the lines alternate, so that noise hits all of them."""
     rates: dict[str, list[float]] = {line.name: [] for line in LINES}
@@ -208,17 +232,22 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are printed (default 5)")
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measure (default 4)")
     parser.add_argument("--binlog", action="store_true", help="with a binary log, synced at each commit")
+    add_server(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
     chosen = parser.parse_args()
     facts = machine() | {"binary log": chosen.binlog}
     rounds, seconds = (1, 0.5) if chosen.quick else (chosen.rounds, chosen.seconds)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        database_url = stack.enter_context(mariadb(home / "mariadb", binlog=chosen.binlog))
+        database_url = stack.enter_context(
+            database(home / "database", binlog=chosen.binlog, version=chosen.server)
+        )
         credentials = stack.enter_context(server(home / "var", database_url))
         setting = prepare(database_url, credentials, stack.enter_context(drf_server()))
         rates = measure(setting, rounds=rounds, seconds=seconds)
         memory = workers_resident_mb(home / "var")
+        facts["database"] = version_of(setting.database)
+    print(f"on {facts['database']}, {'with' if chosen.binlog else 'without'} a binary log")
     rows = table(rates, memory)
     if chosen.json:
         chosen.json.write_text(json.dumps({"machine": facts, "rows": rows, "workers_mb": memory}, indent=1))

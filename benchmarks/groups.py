@@ -157,7 +157,7 @@ def server(engine: str) -> Iterator[tuple[dict[str, str], Machine]]:
     """A whole server of the benchmark's own; its credentials, and what to watch."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        url = stack.enter_context(bench.mariadb(home / "mariadb")) if engine == "mysql" else ""
+        url = stack.enter_context(bench.database(home / "database")) if engine == "mysql" else ""
         credentials = stack.enter_context(bench.server(home / "var", url))
         master = int((home / "var" / "broker.pid").read_text())
         if not url:
@@ -171,7 +171,7 @@ def server(engine: str) -> Iterator[tuple[dict[str, str], Machine]]:
             node = url.removesuffix(parts.path) + f"/{name}"
             command = [sys.executable, bench.HOME / "manage.py", "register_node", name, node]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        pid = int((home / "mariadb" / "server.pid").read_text())
+        pid = int((home / "database" / "server.pid").read_text())
         connection = stack.enter_context(closing(bench.connect(account)))
         yield credentials, Machine(master, pid, connection)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from benchmarks.bench import mariadb
+from benchmarks.bench import database
 
 COLUMNS = """msg_offset BIGINT NOT NULL PRIMARY KEY, msg_key VARCHAR(200), tag VARCHAR(100),
     headers MEDIUMTEXT, body MEDIUMBLOB NOT NULL, trace_id VARCHAR(100), producer VARCHAR(100) NOT NULL,
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="default 5")
     parser.add_argument("--batch", type=int, default=100, help="rows of a transaction (default 100)")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="catmq-bench-") as directory, mariadb(Path(directory)) as url:
+    with tempfile.TemporaryDirectory(prefix="catmq-bench-") as directory, database(Path(directory)) as url:
         import MySQLdb
 
         where = urlsplit(url)

@@ -236,6 +236,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each phase (default 20)")
     parser.add_argument("--publishers", type=int, default=2, choices=(1, 2, 4), help="processes (default 2)")
     parser.add_argument("--binlog", action="store_true", help="with a binary log, synced at each commit")
+    bench.add_server(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
     return parser.parse_args()
 
@@ -247,7 +248,9 @@ def main() -> int:
     seconds, old_rows = (2.0, 5_000) if chosen.quick else (chosen.seconds, OLD_ROWS)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        database_url = stack.enter_context(bench.mariadb(home / "mariadb", binlog=chosen.binlog))
+        database_url = stack.enter_context(
+            bench.database(home / "database", binlog=chosen.binlog, version=chosen.server)
+        )
         credentials = stack.enter_context(bench.server(home / "var", database_url))
         setting = bench.prepare(database_url, credentials, "")
         from catmq_client.admin.api import Admin

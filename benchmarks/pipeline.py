@@ -212,7 +212,7 @@ def manage(*arguments: str, nice: int = 0) -> str:
 def play(chosen: argparse.Namespace, stack: ExitStack) -> list[str]:
     """Starts everything and goes the whole way; the checks that do not hold."""
     home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-    url = stack.enter_context(bench.mariadb(home / "mariadb"))
+    url = stack.enter_context(bench.database(home / "database"))
     credentials = stack.enter_context(bench.server(home / "var", url))
     os.environ |= {name: credentials[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
     setting = bench.prepare(url, credentials, "")

@@ -268,14 +268,14 @@ def main() -> int:
     facts = machine()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        url = stack.enter_context(bench.mariadb(home / "mariadb"))
+        url = stack.enter_context(bench.database(home / "database"))
         prepare(url, home / "var")
         fill(url, chosen.rows)
         from metadata.cache import snapshot
 
         snapshot.refresh()
         client = browser()
-        pid = int((home / "mariadb" / "server.pid").read_text())
+        pid = int((home / "database" / "server.pid").read_text())
         found = [measured(client, path, times=chosen.times, database=pid) for path in chosen.only]
     show(found, facts, rows=chosen.rows)
     if chosen.json:

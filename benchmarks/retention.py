@@ -69,7 +69,7 @@ class Round:
 @contextmanager
 def store(home: Path) -> Iterator[dict[str, Any]]:
     """Metadata in a file, one MariaDB node called `bench`; the arguments that reach its database."""
-    with bench.mariadb(home / "mariadb") as url:
+    with bench.database(home / "database") as url:
         os.environ["CATMQ_DATA_DIR"] = str(home / "var")
         os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
         import django

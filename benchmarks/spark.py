@@ -273,7 +273,7 @@ def main() -> int:
     names = [name for name in WAYS if name in {*chosen.ways, "plain", "catmq"}]
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        url = stack.enter_context(bench.mariadb(home / "mariadb"))
+        url = stack.enter_context(bench.database(home / "database"))
         credentials = stack.enter_context(bench.server(home / "var", url))
         os.environ |= {name: credentials[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
         setting = bench.prepare(url, credentials, "")

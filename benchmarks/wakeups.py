@@ -136,7 +136,7 @@ def server() -> Iterator[tuple[dict[str, str], Machine]]:
     """A whole server, its node on a MariaDB that serves nothing else."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))
-        url = stack.enter_context(bench.mariadb(home / "mariadb"))
+        url = stack.enter_context(bench.database(home / "database"))
         credentials = stack.enter_context(bench.server(home / "var", ""))
         parts = urlsplit(url)
         account = {"host": "127.0.0.1", "port": parts.port}
@@ -146,7 +146,7 @@ def server() -> Iterator[tuple[dict[str, str], Machine]]:
         command = [sys.executable, bench.HOME / "manage.py", "register_node", NODE, node]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         master = int((home / "var" / "broker.pid").read_text())
-        pid = int((home / "mariadb" / "server.pid").read_text())
+        pid = int((home / "database" / "server.pid").read_text())
         connection = stack.enter_context(closing(bench.connect(account)))
         yield credentials, Machine(master, pid, connection)
 
