@@ -26,6 +26,7 @@ from tests.acceptance.scenarios import (
     full_node,
     full_tmpdir,
     linked,
+    long_queue,
     lost_nodes,
     main_job,
     metadata_away,
@@ -199,6 +200,12 @@ def play_repeats(stage: Stage, pair: Pair) -> None:
     linked.run_repeats(stage, pair, seconds=60)
 
 
+def play_long_queue(stage: Stage, pair: Pair) -> None:
+    """--times x 100,000 messages (default 5) through one queue: partitions made and dropped, verify clean."""
+    messages = (stage.times or 5) * long_queue.FIRST_END + long_queue.MORE
+    long_queue.run(stage, pair, messages=messages)
+
+
 def play_mixed_releases(stage: Stage, pair: Pair) -> None:
     """Brokers of two releases go up and down while nodes are upgraded, --times times (default 2)."""
     mixed_releases.run(stage, pair, rounds=stage.times or 2)
@@ -243,6 +250,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "metadata-frozen-short": play_metadata_frozen_short,
     "repeats": play_repeats,
     "mixed-releases": play_mixed_releases,
+    "long-queue": play_long_queue,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"
@@ -271,7 +279,7 @@ def arguments() -> argparse.Namespace:
         "--times",
         type=int,
         metavar="N",
-        help="number of repetitions in node-killed (default 20), node-dead (10) and tmpdir-full (4)",
+        help="number of repetitions, where the scenario names it",
     )
     parser.add_argument(
         "--server",
