@@ -21,7 +21,8 @@ same for all processes of a machine, `n` counts the lines of the file from 1, `w
     position    queue, epoch, committed, head         what the reader and head rows said at that time
     left        numbers                               the process ends, and has told everything; what a
                                                       sender numbered lies in this range, [first, end)
-    error       error                                 what the application got to see
+    error       error, waited_s                       what the application got to see; for a send, how long
+                                                      after it was asked for
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _journals(evidence: Evidence) -> Iterator[Found]:
     for one in (*evidence.members.values(), *evidence.senders.values(), *evidence.watchers.values()):
         for line, what in one.wrong:
             yield Found("journal", f"{one.name} line {line}", what)
-    for error in evidence.story.errors:
+    for error in (*evidence.story.errors, *evidence.story.given_up):
         yield Found("error", error.partition(":")[0], error)
 
 

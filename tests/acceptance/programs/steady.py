@@ -54,7 +54,7 @@ class Steady:
         def told(done: SendFuture) -> None:
             error = done.exception()
             if error is not None:
-                self.journal.tell("error", error=repr(error))
+                self.journal.tell("error", error=repr(error), waited_s=time.monotonic() - asked)
             else:
                 receipt = done.result()
                 where = {"queue": receipt.queue, "offset": receipt.offset, "number": number}
