@@ -12,6 +12,7 @@ from metadata.errors import Code
 from tests.support.environment import ROOT
 
 DOCS = ROOT / "docs"
+SQL = ROOT / "messagestore/engine/sql"
 
 
 def first_column(path: Path) -> list[str]:
@@ -87,3 +88,26 @@ def test_what_belongs_to_a_numbered_step_is_indented_by_four_spaces() -> None:
 
 def test_every_error_code_is_explained() -> None:
     assert first_column(DOCS / "reference/errors.md") == [code.value for code in Code]
+
+
+def test_every_column_of_a_node_is_described() -> None:
+    """As the SQL of MySQL and MariaDB creates it: tables, columns and types."""
+    made = re.findall(
+        r"^CREATE TABLE IF NOT EXISTS (\S+) \((.*?)^\)",
+        (SQL / "mysql.sql").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    declared = {
+        name.replace("{table}", "message_N"): re.findall(
+            r"^    ([a-z_]+) +([A-Z]+(?:\(\d+\))?)", columns, re.MULTILINE
+        )
+        for name, columns in made
+    }
+    page = (DOCS / "reference/tables.md").read_text()
+    described = {
+        section.partition("`")[0]: re.findall(
+            r"^\| `(\w+)` \| ([A-Z]+(?:\(\d+\))?) \| \S", section, re.MULTILINE
+        )
+        for section in page.split("\n## `")[1:]
+    }
+    assert described == declared

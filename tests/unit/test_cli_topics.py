@@ -55,3 +55,14 @@ def test_set_shows_what_the_broker_refuses(capsys: pytest.CaptureFixture[str]) -
     canned = Canned({"PATCH topics/orders": Forbidden("the key lacks manage on topic orders", status=403)})
     assert main(["topic", "set", "orders", "--retention-days", "1"], transport=canned) == 1
     assert "lacks manage" in capsys.readouterr().err
+
+
+def test_sql_shows_a_statement_for_each_node_and_no_account(capsys: pytest.CaptureFixture[str]) -> None:
+    place = {"engine": "mysql", "host": "db1", "port": 3306, "database": "n1", "password": "secret"}
+    queues = [{"queue": 7, "number": 0, "node": "n1", "table": "message_7"}]
+    plan = {"topic": "orders", "queues": queues, "nodes": [{"name": "n1", **place}]}
+    canned = Canned({"GET topics/orders/read-plan": plan})
+    assert main(["topic", "sql", "orders", "--key", "it's", "--last", "2"], transport=canned) == 0
+    shown = capsys.readouterr().out
+    assert "-- node n1: db1:3306, database n1" in shown and "secret" not in shown
+    assert "FROM message_7 AS m" in shown and "m.msg_key = 'it''s'" in shown and "LIMIT 2" in shown

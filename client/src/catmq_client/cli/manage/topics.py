@@ -10,6 +10,7 @@ from catmq_client.admin.shapes import LayoutChange, QueueState, Unread
 from catmq_client.cli.arguments import MAX_QUEUES, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.declared import options
+from catmq_client.cli.manage import topic_sql
 from catmq_client.cli.output import (
     MISSING,
     Columns,
@@ -189,5 +190,6 @@ NOUN = Noun(
             (NAME, ONE, STATE, TABLE),
             show_queues,
         ),
+        topic_sql.VERB,
     ),
 )
