@@ -32,7 +32,8 @@ def copied(copy: Path) -> Iterator[Server]:
         yield made.start()
     finally:
         made.clear_away()
-        shutil.rmtree(copy / "var")
+        for made_by_pages in ("var", "shop"):
+            shutil.rmtree(copy / made_by_pages, ignore_errors=True)
 
 
 class CopiedServer(Server):
@@ -55,6 +56,7 @@ def test_the_readme_starts_a_server_and_its_blocks_run(copy: Path, copied: Serve
     for example in re.findall(r"examples/\w+\.py", README):
         assert (ROOT / example).exists()
     assert said.count("== line") == len(documents.blocks(README)) - 1
+    assert said.count("welcome, Ada") == 1, "the handler of the Django project"
 
 
 def test_the_blocks_of_the_tutorial_run(copy: Path, copied: Server) -> None:
@@ -94,5 +96,11 @@ def test_the_blocks_of_a_page_are_found_and_given_an_end() -> None:
         "echo '== line 20' >&2",
         "python - <<'END OF BLOCK'",
         "print(1)",
+        "END OF BLOCK",
+    ]
+    assert documents.python("# shop/a.py, at the end\nA = 1\n").splitlines() == [
+        "cat >> shop/a.py <<'END OF BLOCK'",
+        "# shop/a.py, at the end",
+        "A = 1",
         "END OF BLOCK",
     ]

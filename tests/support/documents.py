@@ -31,6 +31,7 @@ NOT_COPIED = (
     ".setup.lock",
 )
 LIMIT_S = 240
+FILE = re.compile(r"# ([\w/]+\.py)\b")  # the first line of a block that belongs into a file
 
 
 class Block(str):
@@ -77,7 +78,10 @@ def runnable(block: str, *, port: int) -> str:
 
 
 def python(block: str) -> str:
-    """A Python block as a command that the virtualenv's python runs."""
+    """A Python block as a command that the virtualenv's python runs, or that adds it to the file it names."""
+    named = FILE.match(block)
+    if named:
+        return f"cat >> {named[1]} <<'END OF BLOCK'\n{block}END OF BLOCK"
     return f"python - <<'END OF BLOCK'\n{block}END OF BLOCK"
 
 
