@@ -144,7 +144,7 @@ def test_a_second_consumer_takes_over_half_of_the_queues_and_nothing_is_printed_
 
 def test_what_does_not_exist_is_told_with_the_remedy(stage: Stage) -> None:
     process = stage.terminal.catmq("send", "nothing", "hello")
-    process.wait(1)
+    process.wait(4)
     assert "catmq topic create nothing" in process.err.read_text()
     assert process.out.read_bytes() == b""
 
@@ -167,3 +167,21 @@ def waiting_bytes(pipe: IO[bytes]) -> int:
     answer = array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, answer)
     return answer[0]
+
+
+def test_tail_prints_the_newest_messages_and_then_each_new_one_once(stage: Stage) -> None:
+    topic = stage.fresh("followed")
+    stage.terminal.run("topic", "create", topic, "--queues", "1")
+    for number in range(3):
+        stage.terminal.run("send", topic, f"old {number}")
+    tail = stage.terminal.catmq("tail", topic, "--last", "2")
+    log = Log(tail.out)
+    log.wait_for(2)
+    stage.terminal.run("send", topic, "new")
+    stage.terminal.admin.expand_topic(topic, queues=1)
+    (_, added) = stage.terminal.admin.topic(topic)["queues"]
+    sent = {"messages": [{"body": "in the new queue", "queue": added["queue"]}]}
+    assert stage.server.call("POST", f"/api/v1/topics/{topic}/messages", sent)[0] == 200
+    log.wait_for(4)
+    tail.end(signal.SIGINT)
+    assert [line["body"] for line in log.follow()] == ["old 1", "old 2", "new", "in the new queue"]

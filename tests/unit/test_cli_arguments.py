@@ -150,7 +150,7 @@ def test_a_wrong_url_in_the_environment_is_named(
 
 
 def test_a_broker_that_is_not_there_is_a_failure_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nodes", "--url", "http://127.0.0.1:9"]) == 1
+    assert main(["nodes", "--url", "http://127.0.0.1:9"]) == 6
     error = capsys.readouterr().err
     assert "http://127.0.0.1:9" in error
     assert "Traceback" not in error

@@ -87,7 +87,7 @@ def test_a_broker_that_is_not_known_is_a_failure(capsys: pytest.CaptureFixture[s
     missing = NotFound("there is no broker b9", code="broker_not_found", status=404)
     canned = Canned({"DELETE brokers/b9": missing, "PATCH brokers/b9": missing})
     for call in (["forget", "b9", "--yes"], ["enable", "b9"]):
-        assert main(["broker", *call], transport=canned) == 1
+        assert main(["broker", *call], transport=canned) == 4
         assert "there is no broker b9" in capsys.readouterr().err
 
 
@@ -106,5 +106,5 @@ def test_a_command_that_goes_on_looks_for_other_brokers(monkeypatch: pytest.Monk
             raise NotFound("enough seen")
 
     monkeypatch.setattr("catmq_client.cli.messages.consume.Consumer", Consumer)
-    assert main(["--url", "http://127.0.0.1:9", "consume", "t", "--group", "g"]) == 1
+    assert main(["--url", "http://127.0.0.1:9", "consume", "t", "--group", "g"]) == 4
     assert made[0]._discovery is not None

@@ -131,13 +131,13 @@ def test_other_topics_of_the_group_are_left_alone(
 def test_an_unknown_topic_is_a_failure_that_names_it(
     broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["consume", "nothing", "--group", "g"], transport=broker) == 1
+    assert main(["consume", "nothing", "--group", "g"], transport=broker) == 4
     assert "nothing" in capsys.readouterr().err
 
 
 def test_a_missing_right_is_a_failure(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
     broker.fail("POST .*/consumers$", Forbidden("the key lacks the right consume on group g", status=403))
-    assert main(CONSUME, transport=broker) == 1
+    assert main(CONSUME, transport=broker) == 5
     assert "right consume on group g" in capsys.readouterr().err
 
 
@@ -160,7 +160,7 @@ def test_mode_instance_and_session_timeout_go_with_the_registration(broker: Fake
                 raise Forbidden("enough seen", status=403)
             return broker.request(method, path, body=body, **more)
 
-    assert main([*CONSUME, *options], transport=Recording()) == 1
+    assert main([*CONSUME, *options], transport=Recording()) == 5
     told = {name: seen[0][name] for name in ("mode", "instance_id", "session_timeout_ms")}
     assert told == {"mode": "broadcasting", "instance_id": "east", "session_timeout_ms": 5000}
 

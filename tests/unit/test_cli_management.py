@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from catmq_client.cli import main
+from catmq_client.cli.manage import offsets
 from catmq_client.errors import (
     Conflict,
     ConnectFailed,
@@ -151,19 +152,22 @@ def test_a_wrong_field_that_the_detail_tells_already_is_told_once(capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("error", "remedy"),
+    ("error", "told"),
     [
-        (Unauthenticated("no API key", status=401), "CATMQ_API_KEY"),
-        (ConnectFailed("http://test cannot be reached"), "Is a broker running there?"),
-        (NotFound("HTTP 404", status=404), "is http://test a CatMQ broker?"),
+        (Unauthenticated("no API key", status=401), ("CATMQ_API_KEY", 5)),
+        (ConnectFailed("http://test cannot be reached"), ("Is a broker running there?", 6)),
+        (NotFound("HTTP 404", status=404), ("is http://test a CatMQ broker?", 4)),
     ],
 )
 def test_errors_that_the_caller_can_mend_say_how(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, remedy: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    told: tuple[str, int],
 ) -> None:
     monkeypatch.delenv("CATMQ_URL", raising=False)
-    assert main(["nodes"], transport=Canned({"GET nodes": error})) == 1
-    assert remedy in capsys.readouterr().err
+    assert main(["nodes"], transport=Canned({"GET nodes": error})) == told[1]
+    assert told[0] in capsys.readouterr().err
 
 
 def test_group_create_sends_only_what_was_given() -> None:
@@ -240,6 +244,25 @@ def test_lag_has_a_line_for_each_queue_and_a_sum(capsys: pytest.CaptureFixture[s
     assert printed.err == "billing: 10 messages unread, the oldest 1m01s old\n"
 
 
+def test_lag_is_shown_again_and_again_until_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rest(seconds: float) -> None:
+        if len(canned.requests) == 3:
+            raise KeyboardInterrupt
+
+    canned = Canned({"GET groups/billing/offsets": LAG})
+    monkeypatch.setattr(offsets.time, "sleep", rest)
+    assert main(["lag", "billing", "--watch"], transport=canned) == 0
+    assert capsys.readouterr().out.count("orders") == 3
+
+
+def test_without_a_command_the_help_is_shown_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert "COMMAND" in shown and shown.count("\n  catmq ") == 5
+
+
 PROGRESS = {
     "state": "catches_up", "per_s": 10.0, "catches_up_in_s": 720.0, "sent_per_s": 5.0, "pulled_per_s": 30.0,
     "handled_per_s": None, "lag": 7200, "lag_before": 13_200, "between_s": 600.0,
@@ -296,7 +319,7 @@ def test_a_reset_that_is_to_stop_the_group_starts_it_again_also_when_it_fails() 
         {"GET groups/billing": GROUP, "PATCH groups/billing": GROUP, "PATCH groups/billing/offsets": refusal}
     )
     argv = ["offsets", "reset", "billing", "orders", "--to", "earliest", "--stop"]
-    assert main(argv, transport=canned) == 1
+    assert main(argv, transport=canned) == 4
     assert [request.body for request in canned.requests if request.line == "PATCH groups/billing"] == [
         {"stopped": True},
         {"stopped": False},

@@ -79,7 +79,7 @@ def test_peek_at_the_latest_reads_the_end_of_each_queue_and_leaves_out_a_node_th
 
 
 def test_peek_at_a_foreign_queue_names_those_of_the_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["peek", "orders", "--queue", "9"], transport=Canned({"GET topics/orders": TOPIC})) == 1
+    assert main(["peek", "orders", "--queue", "9"], transport=Canned({"GET topics/orders": TOPIC})) == 4
     assert "give one of 7, 8" in capsys.readouterr().err
 
 

@@ -53,7 +53,7 @@ def test_a_size_that_is_none_says_which_would_do(capsys: pytest.CaptureFixture[s
 
 def test_set_shows_what_the_broker_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     canned = Canned({"PATCH topics/orders": Forbidden("the key lacks manage on topic orders", status=403)})
-    assert main(["topic", "set", "orders", "--retention-days", "1"], transport=canned) == 1
+    assert main(["topic", "set", "orders", "--retention-days", "1"], transport=canned) == 5
     assert "lacks manage" in capsys.readouterr().err
 
 

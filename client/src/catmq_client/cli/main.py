@@ -1,7 +1,8 @@
 """The command line as a whole: all arguments, and how a command ends.
 
 Exit codes: 0 done (also: the reader of the output went away, or `consume` was told to stop), 1 failed,
-2 the call is wrong, 3 `consume` waited --idle-timeout without a single message.
+2 the call is wrong, 3 `consume` waited --idle-timeout without a single message, 4 what was named does not
+exist, 5 the key may not do that, 6 no broker, or not the node that is needed, answers: try again later.
 """
 
 from __future__ import annotations
@@ -18,16 +19,35 @@ from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, subs
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
 from catmq_client.cli.verbs import Argument, Noun, Parser, Verb
-from catmq_client.errors import CatmqError, OptionError
+from catmq_client.errors import (
+    AnswerLost,
+    CatmqError,
+    ConnectFailed,
+    Forbidden,
+    NotFound,
+    OptionError,
+    Unauthenticated,
+    Unavailable,
+)
 from catmq_client.http.transport import Transport
 from catmq_client.version import VERSION
 
 DONE, FAILED, WRONG = 0, 1, 2
+CODES: dict[tuple[type[CatmqError], ...], int] = {
+    (NotFound,): 4,
+    (Unauthenticated, Forbidden): 5,
+    (ConnectFailed, AnswerLost, Unavailable): 6,
+}
 
-ENVIRONMENT = (
-    "CATMQ_URL names the brokers (several with commas), CATMQ_API_KEY the key. "
-    "Results go to standard output, everything else to standard error."
-)
+EXAMPLES = """examples:
+  catmq topic create orders --queues 4
+  catmq send orders '{"item": "tea"}' --key customer-7
+  catmq consume orders --group billing
+  catmq tail orders
+  catmq lag billing --watch
+
+CATMQ_URL names the brokers (several with commas), CATMQ_API_KEY the key.
+Results go to standard output, everything else to standard error."""
 
 COMMANDS: tuple[Noun | Verb, ...] = (
     topics.NOUN,
@@ -38,6 +58,7 @@ COMMANDS: tuple[Noun | Verb, ...] = (
     send.SEND,
     consume.CONSUME,
     peek.PEEK,
+    peek.TAIL,
     find.FIND,
     delayed.DELAYED,
     delayed.RECALL,
@@ -62,7 +83,12 @@ def parser() -> argparse.ArgumentParser:
     """Make the parser of all commands."""
     # Before or after the command alike: an absent option behind it hides no earlier value.
     common = argparse.ArgumentParser(add_help=False)
-    whole = Parser(prog="catmq", description="Send, consume and manage CatMQ.", epilog=ENVIRONMENT)
+    whole = Parser(
+        prog="catmq",
+        description="Send, consume and manage CatMQ.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     whole.add_argument(
         "--version", action="version", version=f"catmq {VERSION}", help="print the version and exit"
     )
@@ -88,8 +114,15 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
-    """Run one command and return its exit code. `transport`: what to use instead of the network."""
-    args = parsed(sys.argv[1:] if argv is None else argv)
+    """Run one command and return its exit code; without one, show the help.
+
+    `transport`: what to use instead of the network.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser().print_help()
+        return DONE
+    args = parsed(words)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="catmq: %(message)s")
     try:
         brokers = chosen(args, transport)
@@ -109,6 +142,7 @@ def ended(args: argparse.Namespace, brokers: Brokers) -> int:
         return WRONG
     except CatmqError as error:
         note(f"catmq: {brokers.explained(error)}")
+        return code_of(error)
     except BrokenPipeError:
         nobody_reads()
         return DONE
@@ -117,6 +151,15 @@ def ended(args: argparse.Namespace, brokers: Brokers) -> int:
     except OSError as error:
         note(f"catmq: {error}")
     return FAILED
+
+
+def code_of(error: CatmqError) -> int:
+    """Return the exit code for an error.
+
+    >>> code_of(NotFound("no such topic")), code_of(CatmqError("another"))
+    (4, 1)
+    """
+    return next((code for kinds, code in CODES.items() if isinstance(error, kinds)), FAILED)
 
 
 def nobody_reads() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,6 +29,10 @@ INSTANCE = Argument("--instance NAME", "only this instance of a broadcasting gro
 STOP = Argument("--stop", "pause the group during the reset")
 MAX = Argument("--max N", "maximum rows (default 50)", dest="limit", type=whole(1), default=50)
 
+WATCH = Argument("--watch", "show it again every 2 s, until Ctrl-C")
+WATCH_S = 2.0
+CLEAR = "\x1b[H\x1b[2J"  # of a terminal
+
 BEFORE: Columns = fields("topic queue")
 AFTER: Columns = {**fields("committed head lag"), "BEHIND": span("lag_ms"), "OWNER": "owner"}
 MOVED: Columns = {
@@ -43,8 +49,24 @@ HISTORY: Columns = {
 
 
 def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show a group's positions, as a table or one object a line for each queue."""
-    lag = brokers.admin().lag(args.group)
+    """Show a group's positions; with `--watch` again and again, until Ctrl-C."""
+    admin = brokers.admin()
+    if not args.watch:
+        return show_positions(admin, args)
+    try:
+        while True:
+            if sys.stdout.isatty() and args.output == "table":
+                sys.stdout.write(CLEAR)
+            note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {WATCH_S:.0f} s until Ctrl-C")
+            show_positions(admin, args)
+            time.sleep(WATCH_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+def show_positions(admin: Admin, args: argparse.Namespace) -> int:
+    """Show positions once, as a table or one object a line for each queue."""
+    lag = admin.lag(args.group)
     rows: list[Any] = [{"group": lag["group"], **queue} for queue in lag["queues"]]
     instances = fields("instance") if any(row.get("instance") for row in rows) else {}
     print_rows(rows, {**BEFORE, **instances, **AFTER}, args.output)
@@ -143,7 +165,7 @@ def paused(admin: Admin, args: argparse.Namespace) -> Iterator[Admin]:
         admin.change_group(args.group, stopped=False)
 
 
-LAG = Verb("lag", "show the lag of a group in each queue, and its trend", (GROUP, TABLE), show_lag)
+LAG = Verb("lag", "show the lag of a group in each queue, and its trend", (GROUP, WATCH, TABLE), show_lag)
 NOUN = Noun(
     "offsets",
     "reset offsets of a group, undo a reset",

@@ -1,9 +1,11 @@
-"""catmq peek: messages of a topic, without a group and without moving anything."""
+"""catmq peek, catmq tail: messages of a topic, without a group and without moving anything."""
 
 from __future__ import annotations
 
 import argparse
 import heapq
+import time
+from collections.abc import Iterable
 from typing import Any
 
 from catmq_client.admin.api import Admin
@@ -15,6 +17,7 @@ from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
 from catmq_client.errors import NotFound
 
 MOST = 1000  # messages a request
+EVERY_S = 1.0  # between two looks of tail
 
 
 def start(text: str) -> Target:
@@ -27,13 +30,52 @@ def peek(args: argparse.Namespace, brokers: Brokers) -> int:
     """Print messages in the order in which they were stored."""
     admin = brokers.admin()
     queues = wanted(args, admin)
-    found = [read(args, admin, queue) for queue in queues]
-    merged = list(heapq.merge(*found, key=lambda message: (message["stored_at_ms"], message["queue"])))
-    for message in merged[-args.max :] if args.start.to == "latest" else merged[: args.max]:
-        write(line_of(message_row(args.topic, message), message["body_bytes"], args.output))
+    merged = in_order(read(args, admin, queue) for queue in queues)
+    show(args, merged[-args.max :] if args.start.to == "latest" else merged[: args.max])
     if not merged:
         note(f"{args.topic}: no messages there")
     return 0
+
+
+def tail(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Print the newest messages and then new ones, until Ctrl-C."""
+    admin = brokers.admin()
+    args.start, args.max = Target("latest"), args.last
+    queues = wanted(args, admin)
+    show(args, in_order(read(args, admin, queue) for queue in queues)[-args.last :])
+    following = {queue["queue"]: queue["head"] or 0 for queue in queues}
+    try:
+        while True:
+            if not show_new(args, admin, following):
+                time.sleep(EVERY_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+def show_new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> bool:
+    """Print what was stored since; `following` has the next offset of each queue. False if nothing was."""
+    found = []
+    newest = max(following, default=0)
+    for queue in wanted(args, admin):
+        number, low, head = queue["queue"], queue["low"] or 0, queue["head"] or 0
+        # A queue that the topic has got since is read whole, one whose node was away from now on.
+        first = max(low, following.setdefault(number, low if number > newest else head))
+        if first < head:
+            messages = admin.messages(args.topic, queue=number, offset=first, limit=MOST)
+            following[number] = messages[-1]["offset"] + 1 if messages else head
+            found.append([{**message, "queue": number} for message in messages])
+    show(args, in_order(found))
+    return any(found)
+
+
+def in_order(found: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the messages of all queues in the order in which they were stored."""
+    return list(heapq.merge(*found, key=lambda message: (message["stored_at_ms"], message["queue"])))
+
+
+def show(args: argparse.Namespace, messages: Iterable[dict[str, Any]]) -> None:
+    for message in messages:
+        write(line_of(message_row(args.topic, message), message["body_bytes"], args.output))
 
 
 def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
@@ -60,6 +102,8 @@ def read(args: argparse.Namespace, admin: Admin, queue: QueueRow) -> list[dict[s
     return [{**message, "queue": queue["queue"]} for message in found]
 
 
+QUEUE = Argument("--queue QUEUE", "only this queue", type=whole(1))
+
 PEEK = Verb(
     "peek",
     "print messages of a topic without a group",
@@ -72,9 +116,21 @@ PEEK = Verb(
             type=start,
             default=Target("earliest"),
         ),
-        Argument("--queue QUEUE", "only this queue", type=whole(1)),
+        QUEUE,
         Argument("--max N", "maximum messages (default 10)", type=whole(1, MOST), default=10),
         output("json", "body"),
     ),
     peek,
+)
+
+TAIL = Verb(
+    "tail",
+    "print the newest messages of a topic, then new ones until Ctrl-C",
+    (
+        TOPIC,
+        QUEUE,
+        Argument("--last N", "newest messages to begin with (default 10)", type=whole(0, MOST), default=10),
+        output("json", "body"),
+    ),
+    tail,
 )
