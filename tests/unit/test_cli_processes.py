@@ -225,3 +225,15 @@ def test_the_consume_example_prints_orders(broker: SimulatedBroker, start: Start
 @pytest.mark.parametrize("name", ["send.py", "consume.py", "worker.py"])
 def test_an_example_is_short_enough_to_be_read_at_a_glance(name: str) -> None:
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 30
+
+
+def test_bash_completes_commands_and_options_by_the_printed_script(start: Start, tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    script.write_bytes(
+        start("-m", "catmq_client", "--completion", "bash", stdout=subprocess.PIPE).communicate()[0]
+    )
+    for begun, completed in (("ex", "expand"), ("sh", "show shrink")):
+        ask = f"source {script}; COMP_WORDS=(catmq topic {begun}); COMP_CWORD=2; _shtab_catmq"
+        command = ["bash", "-c", f'{ask}; echo "${{COMPREPLY[@]}}"']
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert sorted(told.stdout.split()) == completed.split()

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from catmq_client.cli.arguments import joined, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
@@ -73,6 +74,23 @@ COMMANDS: tuple[Noun | Verb, ...] = (
 )
 
 
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+class Completion(argparse.Action):
+    """Prints the completion script of a shell, which the package shtab makes from the parser."""
+
+    def __call__(
+        self, whole: argparse.ArgumentParser, space: object, shell: Any, flag: str | None = None
+    ) -> None:
+        try:
+            import shtab
+        except ImportError:
+            whole.error("--completion needs a package: pip install 'catmq-client[completion]'")
+        sys.stdout.write(f"{shtab.complete(whole, shell)}\n")
+        whole.exit()
+
+
 CONNECTION = (
     Argument("--url URL", "broker URLs, separated by commas (default: CATMQ_URL)", type=url),
     Argument("--api-key KEY", "API key (default: CATMQ_API_KEY, which is not visible in the process list)"),
@@ -91,6 +109,12 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument(
         "--version", action="version", version=f"catmq {VERSION}", help="print the version and exit"
+    )
+    whole.add_argument(
+        "--completion",
+        action=Completion,
+        choices=SHELLS,
+        help="print the completion script of a shell and exit",
     )
     for option in CONNECTION:
         option.add(whole)
