@@ -1,30 +1,39 @@
 """The schema and the docs page: made once in a process, because nobody needs a key to ask for them.
 
-The page shows operations and error codes, and runs no script.
+The page shows operations (operations.py) and error codes, and runs no script.
 """
 
 from __future__ import annotations
 
 import gzip
+import re
 import threading
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
 
 from brokerapi.http import errors
+from brokerapi.operations import Operations, prose
 from metadata.errors import Code
 
-METHODS = ("get", "post", "patch", "delete")
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
-td { vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #8886; }
-td:first-child { white-space: nowrap; }
-code { font: 14px ui-monospace, monospace; }
+th, td { text-align: left; vertical-align: top; padding: .2rem .6rem; border-bottom: 1px solid #8886; }
+section table { table-layout: fixed; overflow-wrap: anywhere; }
+section th:first-child { width: 38%; } section th:nth-child(2) { width: 22%; }
+code, pre { font: 14px ui-monospace, monospace; }
+pre { padding: .6rem; overflow-x: auto; background: #8882; }
+h4 { margin: .8rem 0 .2rem; }
+section { border-top: 2px solid #8886; margin-top: 2rem; }
+nav { columns: 18rem; overflow-wrap: anywhere; } nav ul { padding-left: 1rem; margin: 0; list-style: none; }
+nav h3 { margin: .6rem 0 0; } nav > * { break-inside: avoid; }
 :root { color-scheme: light dark; }
 """
 PAGE = """<!doctype html>
@@ -33,13 +42,18 @@ PAGE = """<!doctype html>
 <h1>CatMQ: HTTP API v1</h1>
 <p>JSON, or <code>application/msgpack</code>. Send <code>Authorization: Bearer &lt;api key&gt;</code>.
 The shapes are in the <a href="/api/v1/schema">OpenAPI schema</a>,
-the limits in <a href="/api/v1">/api/v1</a>.</p>
+the limits in <a href="/api/v1">/api/v1</a>. Examples take the broker and the key from
+<code>CATMQ_URL</code> and <code>CATMQ_API_KEY</code>.</p>
+<nav>{}</nav>
 <h2>Operations</h2>{}
-<h2>Error codes</h2>
+<h2 id="codes">Error codes</h2>
 <p>Every error is <code>application/problem+json</code>: type, title, status, detail, code, retriable, and
 where it applies retry_after_ms, errors (field, message) and id (also in the broker's log).</p>{}
 </body></html>"""
 
+
+ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"  # with the remedy of each code
+MEANING = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
 _making = threading.Lock()  # to make it costs a third of a second: not in many threads at once
 
@@ -71,21 +85,12 @@ def page() -> SafeString:
 
 @cache
 def _page() -> SafeString:
-    return format_html(PAGE, SafeString(STYLE), _operations(), _codes())
-
-
-def _operations() -> SafeString:
-    rows = [
-        (method.upper(), path, item[method].get("description", ""))
-        for path, item in _schema()["paths"].items()
-        for method in METHODS
-        if method in item
-    ]
-    row = "<tr><td><code>{} {}</code></td><td>{}</td></tr>"
-    return format_html("<table>{}</table>", format_html_join("", row, rows))
+    shown = Operations(_schema())
+    return format_html(PAGE, SafeString(STYLE), shown.contents(), shown.sections(), _codes())
 
 
 def _codes() -> SafeString:
     row = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
-    rows = [(code.value, code.value, errors.title(code)) for code in Code]
+    told = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
+    rows = [(code.value, code.value, prose(told.get(code.value) or errors.title(code))) for code in Code]
     return format_html("<table>{}</table>", format_html_join("", row, rows))

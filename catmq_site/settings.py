@@ -125,6 +125,10 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "OAS_VERSION": "3.1.0",  # msgspec's schemas are of that kind
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "brokerapi.descriptions.add_descriptions",
+    ],
 }
 
 Q_CLUSTER = {
