@@ -64,6 +64,17 @@ def test_every_decision_has_a_number_a_date_and_a_status_and_the_index_says_the_
     assert re.findall(r"^\| \[.*$", index, re.MULTILINE) == rows
 
 
+def test_every_cell_of_the_comparison_has_a_source() -> None:
+    """A footnote with a date, or a page of this documentation; or it says that there is none."""
+    page = (DOCS / "explanation/comparison.md").read_text()
+    rows = [row.strip("|").split("|") for row in re.findall(r"^\| \w.*\|$", page, re.MULTILINE)]
+    assert len(rows) >= 11
+    source = re.compile(r"\[\^[\w-]+\]|\]\(\S+\.md|`benchmarks/README\.md`|not found in the documentation")
+    assert [f"{row[0]}: {cell}" for row in rows for cell in row[1:] if not source.search(cell)] == []
+    note = re.compile(r"^\[\^([\w-]+)\]: \[.+\]\(https://.+\).*, read \d{4}-\d\d-\d\d\.$", re.MULTILINE)
+    assert sorted(note.findall(page)) == sorted(set(re.findall(r"\[\^([\w-]+)\](?!:)", page)))
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
