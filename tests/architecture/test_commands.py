@@ -10,7 +10,7 @@ from tests.support import commands
 from tests.support.commands import Told, trouble
 from tests.support.environment import ROOT
 
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("client/*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("README*.md"), *ROOT.glob("client/*.md"), *(ROOT / "docs").rglob("*.md")])
 SPEAKING = (
     "catmq_site",
     "brokerapi",

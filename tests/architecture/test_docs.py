@@ -78,11 +78,30 @@ def test_every_cell_of_the_comparison_has_a_source() -> None:
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
-        for page in sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+        for page in sorted([*DOCS.rglob("*.md"), *ROOT.glob("README*.md")])
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+@pytest.mark.parametrize("name", ["README", "docs/tutorial/first-steps"])
+def test_a_chinese_page_has_the_blocks_lines_links_and_figures_of_the_english_one(name: str) -> None:
+    english, chinese = ((ROOT / f"{name}{end}").read_text() for end in (".md", ".zh-CN.md"))
+    block = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    assert block.findall(chinese) == block.findall(english) != []
+    kinds = re.compile(r"^(?:#+|[*|!\d])", re.MULTILINE)  # of lines: heading, item, row, picture, step
+    assert kinds.findall(chinese) == kinds.findall(english)
+    links = re.compile(r"\]\(([^)]+?)(?:\.zh-CN)?(?:\.md)?\)")
+    assert sorted(links.findall(chinese)) == sorted(links.findall(english))
+    assert figures(chinese) == figures(english)
+    assert f"]({Path(name).name}.zh-CN.md)" in english[:100]
+    assert f"]({Path(name).name}.md)" in chinese[:100]
+
+
+def figures(page: str) -> list[str]:
+    """The figures in the tables of a page."""
+    return re.findall(r"\d[\d,.]*", "".join(re.findall(r"^\|.*$", page, re.MULTILINE)))
 
 
 def test_what_belongs_to_a_numbered_step_is_indented_by_four_spaces() -> None:
