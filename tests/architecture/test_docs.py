@@ -90,7 +90,7 @@ def test_a_chinese_page_has_the_blocks_lines_links_and_figures_of_the_english_on
     english, chinese = ((ROOT / f"{name}{end}").read_text() for end in (".md", ".zh-CN.md"))
     block = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     assert block.findall(chinese) == block.findall(english) != []
-    kinds = re.compile(r"^(?:#+|[*|!\d])", re.MULTILINE)  # of lines: heading, item, row, picture, step
+    kinds = re.compile(r"^(?:#+|\* |[|!\d])", re.MULTILINE)  # of lines: heading, item, row, picture, step
     assert kinds.findall(chinese) == kinds.findall(english)
     links = re.compile(r"\]\(([^)]+?)(?:\.zh-CN)?(?:\.md)?\)")
     assert sorted(links.findall(chinese)) == sorted(links.findall(english))
