@@ -2,7 +2,8 @@
 
 The gate runs `CORE` on each version of `IN_GATE`. `script/test servers` runs all `SUITES` on all `VERSIONS`
 and on the installed MariaDB, and `script/test servers-ci` the suites of `IN_CI` on `IN_GATE`. What passed is
-kept in tests/servers.json, and from there the tables in README.md and docs/reference/servers.md are made:
+kept in tests/servers.json, and from there the tables in README.md, README.zh-CN.md and
+docs/reference/servers.md are made:
 
     python -m tests.servers        writes the tables
 """
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests" / "servers.json"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "reference" / "servers.md")
+PAGES = (ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "reference" / "servers.md")
 BEGIN, END = "<!-- made by tests/servers.py -->\n", "<!-- end -->"
 IN_GATE = ("9.7", "11.8")
 VERSIONS = (*IN_GATE, "8.4", "10.6", "12.3")

@@ -64,14 +64,44 @@ def test_every_decision_has_a_number_a_date_and_a_status_and_the_index_says_the_
     assert re.findall(r"^\| \[.*$", index, re.MULTILINE) == rows
 
 
+def test_every_cell_of_the_comparison_has_a_source() -> None:
+    """A footnote with a date, or a page of this documentation; or it says that there is none."""
+    page = (DOCS / "explanation/comparison.md").read_text()
+    rows = [row.strip("|").split("|") for row in re.findall(r"^\| \w.*\|$", page, re.MULTILINE)]
+    assert len(rows) >= 11
+    source = re.compile(r"\[\^[\w-]+\]|\]\(\S+\.md|`benchmarks/README\.md`|not found in the documentation")
+    assert [f"{row[0]}: {cell}" for row in rows for cell in row[1:] if not source.search(cell)] == []
+    note = re.compile(r"^\[\^([\w-]+)\]: \[.+\]\(https://.+\).*, read \d{4}-\d\d-\d\d\.$", re.MULTILINE)
+    assert sorted(note.findall(page)) == sorted(set(re.findall(r"\[\^([\w-]+)\](?!:)", page)))
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
-        for page in sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+        for page in sorted([*DOCS.rglob("*.md"), *ROOT.glob("README*.md")])
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+@pytest.mark.parametrize("name", ["README", "docs/tutorial/first-steps"])
+def test_a_chinese_page_has_the_blocks_lines_links_and_figures_of_the_english_one(name: str) -> None:
+    english, chinese = ((ROOT / f"{name}{end}").read_text() for end in (".md", ".zh-CN.md"))
+    block = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    assert block.findall(chinese) == block.findall(english) != []
+    kinds = re.compile(r"^(?:#+|\* |[|!\d])", re.MULTILINE)  # of lines: heading, item, row, picture, step
+    assert kinds.findall(chinese) == kinds.findall(english)
+    links = re.compile(r"\]\(([^)]+?)(?:\.zh-CN)?(?:\.md)?\)")
+    assert sorted(links.findall(chinese)) == sorted(links.findall(english))
+    assert figures(chinese) == figures(english)
+    assert f"]({Path(name).name}.zh-CN.md)" in english[:100]
+    assert f"]({Path(name).name}.md)" in chinese[:100]
+
+
+def figures(page: str) -> list[str]:
+    """The figures in the tables of a page."""
+    return re.findall(r"\d[\d,.]*", "".join(re.findall(r"^\|.*$", page, re.MULTILINE)))
 
 
 def test_what_belongs_to_a_numbered_step_is_indented_by_four_spaces() -> None:
