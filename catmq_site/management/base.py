@@ -59,7 +59,8 @@ class CatmqCommand(BaseCommand):
         except Cancelled as stop:
             raise CommandError(str(stop), returncode=REFUSED) from None
         except DatabaseError as error:
-            text = f"The metadata database cannot be used: {error}. {_advice(error)}"
+            said = error.args[-1] if error.args else error
+            text = f"The metadata database cannot be used: {said}. {_advice(error)}"
             raise CommandError(text, returncode=LATER) from None
 
     def confirm(self, what: str, name: str, *, yes: bool) -> None:

@@ -317,6 +317,17 @@ def arguments() -> argparse.Namespace:
     return chosen
 
 
+def make_usable(data: Path) -> None:
+    """Make the data directory. Raises Refused if there is none afterwards that can be written to."""
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = "" if os.access(data, os.W_OK | os.X_OK) else "Permission denied"
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise Refused(f"The data directory {data} cannot be used: {problem}. Give another one with --data.")
+
+
 def main() -> int:
     chosen = arguments()
     data: Path = chosen.data.expanduser().resolve()
@@ -327,6 +338,7 @@ def main() -> int:
     }
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(data / "metrics")
     try:
+        make_usable(data)
         from metadata import config, private  # reads and checks the settings
 
         private.at_start(config.config.data_dir)

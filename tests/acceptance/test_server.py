@@ -36,6 +36,14 @@ def test_a_second_server_on_the_same_directory_is_refused(server: Server) -> Non
     assert f"already runs on {server.data}" in text
 
 
+def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    code, text = Server(file).refused()
+    assert code == 1
+    assert f"The data directory {file} cannot be used: File exists." in text
+
+
 def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:
     code, text = Server(tmp_path / "other", port=server.port).refused()
     assert code == 1

@@ -8,6 +8,7 @@ request may have been carried out.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -132,10 +133,24 @@ def network_error(error: HTTPError | requests.exceptions.RequestException, url: 
     if isinstance(error, SSLError) and _is_of_handshake(error):
         return ConnectFailed(f"TLS with {url} failed: {error}", retriable=False)
     if isinstance(error, NewConnectionError | ConnectTimeoutError | ProxyError):
-        return ConnectFailed(f"{url} cannot be reached: {error}")
+        return ConnectFailed(f"{url} cannot be reached: {in_words(error)}")
     if isinstance(error, LocationValueError | requests.exceptions.RequestException):
         return OptionError(str(error))
-    return AnswerLost(f"no answer from {url}: {error}")
+    return AnswerLost(f"no answer from {url}: {in_words(error)}")
+
+
+# How urllib3 names the connection or pool in front of what happened.
+_OBJECT = re.compile(r"^\w+\(host=[^)]*\): ")
+
+
+def in_words(error: BaseException) -> str:
+    """Return what happened, as the system says it where it does.
+
+    >>> in_words(ValueError("HTTPConnectionPool(host='db', port=80): Read timed out."))
+    'Read timed out.'
+    """
+    said = getattr(error.__cause__, "strerror", None)
+    return str(said) if said else _OBJECT.sub("", str(error))
 
 
 # How the reasons of OpenSSL begin that can only be met while a connection is made.
