@@ -228,7 +228,8 @@ def test_a_node_whose_account_lacks_rights_is_refused_with_the_remedy(
     broker: Broker, mariadb: MariaDB
 ) -> None:
     with mariadb.schema() as schema:
-        mariadb.execute("CREATE OR REPLACE USER weak@'%' IDENTIFIED BY 'weak'")
+        mariadb.execute("DROP USER IF EXISTS weak@'%'")
+        mariadb.execute("CREATE USER weak@'%' IDENTIFIED BY 'weak'")
         mariadb.execute(f"GRANT SELECT ON {schema}.* TO weak@'%'")
         body = on(mariadb, schema, username="weak", password="weak")
         found = problem(broker.call("POST", "/nodes", body), 400, "node_refused")
