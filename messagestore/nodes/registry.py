@@ -122,13 +122,16 @@ def _make_tables(session: Session) -> None:
 
 
 def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node as it is, if it could be changed so; other TLS is tried. Needs `admin`.
+    """The node as it is, if it could be changed so; TLS is tried, unless it stays beside a new state.
+
+    Needs `admin`.
 
     Raises Invalid, NotFound(node_not_found).
     """
     node = node_rows.check_update(name=name, settings=settings, actor=actor)
     wanted = {key: settings[key] for key in ("tls", "tls_ca") if key in settings}
-    if any(getattr(node, key) != value for key, value in wanted.items()):
+    stays = all(getattr(node, key) == value for key, value in wanted.items())
+    if wanted and not (stays and "state" in settings):
         _try_account(replace(snapshot.node_by_id(node.id), **wanted))
     return node
 
