@@ -240,12 +240,21 @@ def probe() -> None:
             continue
         try:
             _latencies[node_id] = ping(node_id)
+            _check_heads(node_id)
         except CatmqError:
             _latencies[node_id] = None
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
     _report_barred()
     _look_at_misfits()
+
+
+def _check_heads(node_id: int) -> None:
+    """Find a node whose database was restored while connections to it stayed open. Raises NodeUnavailable."""
+    node = node_pools.node(node_id)
+    lowest = node_guard.lowest_heads(node.info)
+    with suppress(db_errors.Final), node.reading() as session:  # without a table: `pull` and `store` tell
+        node_guard.check_server(node.info, session, lowest=lowest)
 
 
 def _look_at_misfits() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors, schema_steps
@@ -85,11 +84,13 @@ def read_binlog(session: Session) -> Binlog | None:
 
 
 def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
-    """MariaDB, and MySQL before 8.4, have the former name of the statement."""
-    if session.flavour == "mysql":
-        with suppress(db_errors.Final):
-            return rows_of(session, "show_binlog_status")
-    return rows_of(session, "show_master_status")
+    """MariaDB, and MySQL before 8.4, have the former name of the statement. Raises Denied."""
+    try:
+        return rows_of(session, "show_binlog_status" if session.flavour == "mysql" else "show_master_status")
+    except db_errors.Denied:
+        raise
+    except db_errors.Final:
+        return rows_of(session, "show_master_status")
 
 
 def write_identity(session: Session, *, identity: str) -> None:
