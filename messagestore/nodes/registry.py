@@ -15,6 +15,7 @@ from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
 from messagestore.nodes.preflight import (
+    PROBE_QUEUE,
     Finding,
     candidate,
     of_data,
@@ -35,7 +36,6 @@ from metadata.nodes.node_rows import NodeView
 from metadata.rules.grants import READER, statements
 
 log = logging.getLogger(__name__)
-_PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
 _reported: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were reported
 
@@ -113,12 +113,13 @@ def _refuse(finding: Finding, info: NodeInfo) -> None:
 
 def _make_tables(session: Session) -> None:
     node_sql.create_node_tables(session)
-    queue_sql.create_queue(session, queue=_PROBE_QUEUE, node_epoch=1)
+    queue_sql.drop_queue(session, queue=PROBE_QUEUE)  # of a registration that was killed
+    queue_sql.create_queue(session, queue=PROBE_QUEUE, node_epoch=1)
     if session.engine == "mysql":
-        partition_sql.add_partitions(session, queue=_PROBE_QUEUE, ends=[400_000])
-    queue_sql.set_queue_state(session, queue=_PROBE_QUEUE, state="ro")
-    queue_sql.read_head(session, queue=_PROBE_QUEUE)
-    queue_sql.drop_queue(session, queue=_PROBE_QUEUE)
+        partition_sql.add_partitions(session, queue=PROBE_QUEUE, ends=[400_000])
+    queue_sql.set_queue_state(session, queue=PROBE_QUEUE, state="ro")
+    queue_sql.read_head(session, queue=PROBE_QUEUE)
+    queue_sql.drop_queue(session, queue=PROBE_QUEUE)
 
 
 def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
