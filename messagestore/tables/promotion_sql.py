@@ -75,12 +75,12 @@ def read_binlog(session: Session) -> Binlog | None:
     """Return how far a server's binary log is; None if it has none."""
     if not isinstance(session, MySqlSession) or not server_facts(session).log_bin:
         return None
-    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "")
+    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "").replace("\n", "")
     try:
         rows = _binlog_status(session)
     except db_errors.Denied as denied:
         return Binlog(gtid, "", 0, denied.detail)
-    return Binlog(gtid.replace("\n", ""), str(rows[0][0]), int(rows[0][1])) if rows else None
+    return Binlog(gtid, str(rows[0][0]), int(rows[0][1])) if rows else None
 
 
 def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
