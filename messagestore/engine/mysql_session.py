@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from messagestore.engine import db_errors
 from metadata.errors import CatmqError
-from metadata.rules import tls
+from metadata.rules import engines, tls
 from metadata.rules.tls import Tls
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ _FROZEN = {
     "mariadb": "idle_write_transaction_timeout=5",
     "mysql": "wait_timeout=30, information_schema_stats_expiry=0",
 }
-
 
 _POSES = (
     "it greets as {0}, and does not know a setting of that: is there a proxy in between? Give the address of "
@@ -137,8 +136,8 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-class _Poses(Exception):
-    """A server is not of the kind that its greeting says."""
+class Unfit(Exception):
+    """A server answers, and cannot be used: it is too old, or not of the kind that its greeting says."""
 
 
 _complained: dict[tuple[str, str], float] = {}
@@ -225,7 +224,9 @@ class MySqlSession:
             raise unreachable(name, where, fault) from fault
         except db_errors.Final as fault:  # it lacks what a server of its kind has
             self.close()
-            said = _Poses(_POSES.format(self.greeting[0], fault.detail))
+            version = self.greeting[0]
+            fits = engines.is_supported(version)
+            said = Unfit(_POSES.format(version, fault.detail) if fits else engines.too_old(version))
             raise unreachable(name, where, said) from said
 
     def literal(self, given: object) -> bytes:

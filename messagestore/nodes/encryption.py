@@ -40,7 +40,7 @@ def failure(error: CatmqError, info: NodeInfo) -> Answer | None:
     if error.__cause__ is None or len(error.__cause__.args) < 2:
         return None
     number, *_, said = error.__cause__.args
-    key = tls.failure(number, str(said))
+    key = tls.failure(number, str(said), ca=info.tls_ca)
     if number == ACCESS_DENIED and info.tls == "off" and _fault(replace(info, tls="on")) is None:
         key = "tls_required"
     return ("bad", key, dict(tls.words(info.host, info.tls_ca, str(said)))) if key else None

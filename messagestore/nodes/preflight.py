@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.engine.mysql_session import MySqlSession, Session, Unfit
 from messagestore.nodes import encryption, server_checks
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
@@ -31,10 +31,12 @@ from metadata.nodes import node_rows
 from metadata.rules import engines, tls
 from metadata.rules.grants import statements
 
+PROBE_QUEUE = 0  # no queue has this id: a registration tries a database with it
 CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
 TEXTS = {  # what each finding says; the portal has them in other languages
     "reached": "The response time is %(ms).1f ms.",
     "away": "%(reason)s. Check host, port, database, account and password.",
+    "unfit": "%(reason)s.",
     "new_file": "The file does not exist yet. It will be created.",
     "no_directory": (
         "%(path)s is not writable. Choose another directory, or give the server write permission."
@@ -52,7 +54,7 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     ),
     "tls_ending": "The certificate of the server ends on %(until)s, in %(days)d days. Renew it.",
     "version": "It is %(version)s.",
-    "old_version": "%(version)s is too old. %(oldest)s is required, or a later version.",
+    "old_version": engines.TOO_OLD,
     **server_checks.TEXTS,
     "text": "The character set is %(found)s.",
     "wrong_text": (
@@ -85,7 +87,7 @@ TEXTS = {  # what each finding says; the portal has them in other languages
     "quarantined": "Brokers do not serve the node: %(why)s",
     "schema": "The tables have schema version %(version)d.",
     "old_schema": (
-        "The tables have schema version %(version)d, and %(changes)d changes are missing. Brokers work with "
+        "The tables have schema version %(version)d. Missing changes: %(changes)d. Brokers work without "
         "them. Run manage.py upgrade_nodes when all brokers have this release."
     ),
     "new_schema": (
@@ -173,13 +175,14 @@ def reason(error: CatmqError, info: NodeInfo) -> str:
     if not isinstance(error, NodeUnavailable) or cause is None or isinstance(cause, CatmqError):
         return error.detail.rstrip(".")
     where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
-    return f"Node {info.name} cannot be reached at {where}: {cause.args[-1]}"
+    return f"Node {info.name} cannot be reached at {where}: {str(cause.args[-1]).rstrip('.')}"
 
 
 def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
-    """Return the same with what to do: about TLS if that failed, else `remedy`."""
+    """Return the same with what to do: about TLS if that failed, else `remedy` unless it is known."""
     found = encryption.failure(error, info)
-    return f"{reason(error, info)}. {Finding('tls', *found).detail if found else remedy}".rstrip()
+    known = "" if isinstance(error.__cause__, Unfit) else remedy
+    return f"{reason(error, info)}. {Finding('tls', *found).detail if found else known}".rstrip()
 
 
 def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
@@ -210,7 +213,7 @@ def of_data(session: Session, *, unsafe: bool) -> Finding:
     if owner is not None:
         return Finding("data", "bad", "taken", {"owner": owner})
     with suppress(db_errors.Final):
-        if queue_sql.read_heads(session, queues=None):
+        if queue_sql.read_heads(session, queues=None).keys() - {PROBE_QUEUE}:
             return Finding("data", "warn" if unsafe else "bad", "strange")
     return Finding("data", "ok", "empty")
 
@@ -267,8 +270,9 @@ def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Find
             yield from _of_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
         found = encryption.failure(error, info)
-        words = {"reason": reason(error, info)}
-        yield Finding("tls", *found) if found else Finding("reachable", "bad", "away", words)
+        text = "unfit" if isinstance(error.__cause__, Unfit) else "away"
+        away = Finding("reachable", "bad", text, {"reason": reason(error, info)})
+        yield Finding("tls", *found) if found else away
 
 
 def _of_session(session: Session, info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.heads import board
 from messagestore.nodes.preflight import (
+    PROBE_QUEUE,
     Finding,
     candidate,
     of_data,
@@ -35,7 +36,6 @@ from metadata.nodes.node_rows import NodeView
 from metadata.rules.grants import READER, statements
 
 log = logging.getLogger(__name__)
-_PROBE_QUEUE = 0  # no queue has this id
 _latencies: dict[int, float | None] = {}
 _reported: dict[int, int] = {}  # node → the epoch under which it was offline when its heads were reported
 
@@ -113,22 +113,26 @@ def _refuse(finding: Finding, info: NodeInfo) -> None:
 
 def _make_tables(session: Session) -> None:
     node_sql.create_node_tables(session)
-    queue_sql.create_queue(session, queue=_PROBE_QUEUE, node_epoch=1)
+    queue_sql.drop_queue(session, queue=PROBE_QUEUE)  # of a registration that was killed
+    queue_sql.create_queue(session, queue=PROBE_QUEUE, node_epoch=1)
     if session.engine == "mysql":
-        partition_sql.add_partitions(session, queue=_PROBE_QUEUE, ends=[400_000])
-    queue_sql.set_queue_state(session, queue=_PROBE_QUEUE, state="ro")
-    queue_sql.read_head(session, queue=_PROBE_QUEUE)
-    queue_sql.drop_queue(session, queue=_PROBE_QUEUE)
+        partition_sql.add_partitions(session, queue=PROBE_QUEUE, ends=[400_000])
+    queue_sql.set_queue_state(session, queue=PROBE_QUEUE, state="ro")
+    queue_sql.read_head(session, queue=PROBE_QUEUE)
+    queue_sql.drop_queue(session, queue=PROBE_QUEUE)
 
 
 def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node as it is, if it could be changed so; other TLS is tried. Needs `admin`.
+    """The node as it is, if it could be changed so; TLS is tried, unless it stays beside a new state.
+
+    Needs `admin`.
 
     Raises Invalid, NotFound(node_not_found).
     """
     node = node_rows.check_update(name=name, settings=settings, actor=actor)
     wanted = {key: settings[key] for key in ("tls", "tls_ca") if key in settings}
-    if any(getattr(node, key) != value for key, value in wanted.items()):
+    stays = all(getattr(node, key) == value for key, value in wanted.items())
+    if wanted and not (stays and "state" in settings):
         _try_account(replace(snapshot.node_by_id(node.id), **wanted))
     return node
 
@@ -237,12 +241,21 @@ def probe() -> None:
             continue
         try:
             _latencies[node_id] = ping(node_id)
+            _check_heads(node_id)
         except CatmqError:
             _latencies[node_id] = None
     for gone in set(_latencies) - set(known):
         _latencies.pop(gone, None)
     _report_barred()
     _look_at_misfits()
+
+
+def _check_heads(node_id: int) -> None:
+    """Find a node whose database was restored while connections to it stayed open. Raises NodeUnavailable."""
+    node = node_pools.node(node_id)
+    lowest = node_guard.lowest_heads(node.info)
+    with suppress(db_errors.Final), node.reading() as session:  # without a table: `pull` and `store` tell
+        node_guard.check_server(node.info, session, lowest=lowest)
 
 
 def _look_at_misfits() -> None:

@@ -83,7 +83,7 @@ def upgrade_node(
     made: list[TableChange] = []
     try:
         if info.state == "offline":
-            raise NodeUnavailable(f"Node {info.name} is offline.")
+            raise NodeUnavailable(f"Node {info.name} is offline: open it first.")
         with session_pool.direct(info, any_schema=True, read_timeout_s=MAINTENANCE_TIMEOUT_S) as session:
             before = _own_schema(session, info).version
             pending = node_sql.pending_changes(session)

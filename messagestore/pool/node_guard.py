@@ -1,4 +1,5 @@
-"""Check that a server at a node's address may be served from: made at every new connection.
+"""Check that a server at a node's address may be served from: made at every new connection, at every pass of
+`registry.probe`, and by the offsets of what is stored.
 
 It must hold this node's data, and no head may be lower than it was known to be (`known_heads`, and
 `head_seen` of metadata). A node whose heads went back is *quarantined*: this process serves nothing from it
@@ -152,6 +153,16 @@ def check_server(
     for queue, head in lowest.items():
         if standing.heads.get(queue, 0) < head:
             _quarantine(info, queue, standing.heads.get(queue), head)
+
+
+def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None:
+    """Raise Ambiguous if a first offset is below the `lowest` that it could get: a backup was restored under
+    an open connection. The messages are stored, and found by their batch id once the node was adopted."""
+    if first < lowest:
+        try:
+            _quarantine(info, queue, first, lowest)
+        except NodeUnavailable as error:
+            raise db_errors.Ambiguous(error.detail) from error
 
 
 def _standing(info: NodeInfo, session: Session) -> promotion_sql.Standing:

@@ -18,7 +18,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.heads.heads import board
-from messagestore.pool import known_heads
+from messagestore.pool import known_heads, node_guard
 from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
 from messagestore.tables import message_sql
@@ -54,10 +54,12 @@ class BatchWrite(Write[tuple[int, int]]):
             with coalescer_of(queue).turn(_Part(node, self._batch), alone=alone) as turn:
                 if parts := turn.items:
                     batches = [part.batch for part in parts]
+                    lowest = known_heads.known(queue)
                     with node.writing() as session:
                         offset = message_sql.insert_messages(
                             session, queue=queue, node_epoch=node.info.epoch, batches=batches
                         )
+                    node_guard.check_stored(node.info, queue=queue, first=offset, lowest=lowest)
                     turn.results = _first_offsets(offset, batches)
             first, alone = turn.result, True
         head = first + len(self._batch.messages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from messagestore.engine import db_errors, schema_steps
@@ -76,20 +75,22 @@ def read_binlog(session: Session) -> Binlog | None:
     """Return how far a server's binary log is; None if it has none."""
     if not isinstance(session, MySqlSession) or not server_facts(session).log_bin:
         return None
-    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "")
+    gtid = str(rows_of(session, f"select_gtid_{session.flavour}")[0][0] or "").replace("\n", "")
     try:
         rows = _binlog_status(session)
     except db_errors.Denied as denied:
         return Binlog(gtid, "", 0, denied.detail)
-    return Binlog(gtid.replace("\n", ""), str(rows[0][0]), int(rows[0][1])) if rows else None
+    return Binlog(gtid, str(rows[0][0]), int(rows[0][1])) if rows else None
 
 
 def _binlog_status(session: MySqlSession) -> Sequence[tuple[Any, ...]]:
-    """MariaDB, and MySQL before 8.4, have the former name of the statement."""
-    if session.flavour == "mysql":
-        with suppress(db_errors.Final):
-            return rows_of(session, "show_binlog_status")
-    return rows_of(session, "show_master_status")
+    """MariaDB, and MySQL before 8.4, have the former name of the statement. Raises Denied."""
+    try:
+        return rows_of(session, "show_binlog_status" if session.flavour == "mysql" else "show_master_status")
+    except db_errors.Denied:
+        raise
+    except db_errors.Final:
+        return rows_of(session, "show_master_status")
 
 
 def write_identity(session: Session, *, identity: str) -> None:

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from messagestore.engine.mysql_session import Session
+from messagestore.engine.mysql_session import Session, Step
 from messagestore.tables.running import ids, message_table, rows_of, step
 from messagestore.tables.shapes import Head
 
 
-def create_queue(session: Session, *, queue: int, node_epoch: int) -> None:
-    """Make a queue's table and head row; harmless when they exist."""
-    session.run(step(session, "create_message_table", table=message_table(queue)))
+def create_queue(session: Session, *, queue: int, node_epoch: int, unused: bool = False) -> bool:
+    """Make a queue's table and head row; harmless when they exist.
+
+    `unused`: return False, and leave the head row as it is, if a message was ever stored in the queue.
+    """
+    made = session.run(*_table_steps(session, queue))
+    if unused and made[-1].rows[0][0]:
+        return False
     session.transact(step(session, "insert_head", queue=queue, node_epoch=node_epoch))
+    return True
 
 
-def drop_queue(session: Session, *, queue: int) -> None:
+def _table_steps(session: Session, queue: int) -> tuple[Step, Step]:
+    """Make a queue's table unless it exists, and ask whether a message was ever stored in the queue."""
+    table = message_table(queue)
+    return (
+        step(session, "create_message_table", table=table),
+        step(session, "select_used", table=table, queue=queue),
+    )
+
+
+def drop_queue(session: Session, *, queue: int, unused: bool = False) -> None:
     """Remove a queue's table, head row and reader rows; harmless when they are gone.
 
-    The head goes first: from then on no write can begin.
+    `unused`: not if a message was ever stored in the queue. The head goes first: from then on no write can
+    begin.
     """
+    if unused and session.run(*_table_steps(session, queue))[-1].rows[0][0]:
+        return
     session.transact(
         step(session, "delete_head", queue=queue), step(session, "delete_queue_readers", queue=queue)
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from messagestore import sweeping
 from messagestore.topology import drains, queue_states, reader_rows, topics
 from messagestore.topology.drains import QueueDrain, Unread
+from messagestore.topology.topics import QueuesTaken
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Unavailable
 from metadata.groups import layout, subscribers
@@ -55,7 +56,8 @@ def expand(
 ) -> Change:
     """Give a topic so many more queues, spread or all on `node`; in use when this returns. Needs `manage`.
 
-    Raises what `layout.plan_expand` of metadata raises, and NodeUnavailable after taking back what was made.
+    Raises what `layout.plan_expand` of metadata raises; QueuesTaken and NodeUnavailable after taking back
+    what was made.
     """
     planned = layout.plan_expand(topic=topic, queues=queues, node=node, actor=actor, dry_run=dry_run)
     change = _previewed(planned, dry_run=dry_run)
@@ -63,8 +65,8 @@ def expand(
         return change
     try:
         done = _finish(planned.topic.id, planned.queues, actor)
-    except CatmqError:
-        _take_back(planned.topic.id, planned.queues, actor)
+    except CatmqError as error:
+        _take_back(planned.topic.id, planned.queues, actor, error)
         raise
     return _done(change, done)
 
@@ -104,10 +106,11 @@ def _finish(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> LayoutC
     raise Unavailable("Groups subscribe faster than their reader rows can be made.", retry_after_ms=1000)
 
 
-def _take_back(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> None:
+def _take_back(topic_id: int, queues: Sequence[QueueView], actor: Actor, error: CatmqError) -> None:
     with sweeping.later("Completion of an expansion"):
         ids = [one.queue for one in queues]
-        layout.give_up(topic_id=topic_id, queues=ids, actor=actor)
+        taken = error.queues if isinstance(error, QueuesTaken) else ()
+        layout.give_up(topic_id=topic_id, queues=ids, taken=taken, actor=actor)
         queue_states.settle_later(ids)
 
 
@@ -170,4 +173,4 @@ def _finish_or_take_back(waiting: Waiting) -> None:
         _finish(waiting.topic.id, waiting.queues, job("queues"))
     except CatmqError as error:
         log.warning("Expansion of topic %s is rolled back: %s", waiting.topic.name, error.detail)
-        _take_back(waiting.topic.id, waiting.queues, job("queues"))
+        _take_back(waiting.topic.id, waiting.queues, job("queues"), error)

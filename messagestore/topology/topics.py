@@ -6,7 +6,7 @@ dropped by `drop_deleted` when their days of grace are over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
 from messagestore.tables import queue_sql, reader_sql
 from metadata.actors import Actor, job
-from metadata.errors import CatmqError
+from metadata.errors import CatmqError, Conflict
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
@@ -50,7 +50,8 @@ def create(
 ) -> TopicState:
     """Make a topic with its tables; ready when this returns. Needs `manage`.
 
-    Raises what `metadata.topics.topic_rows.plan` raises, and NodeUnavailable after taking back what was made.
+    Raises what `metadata.topics.topic_rows.plan` raises; QueuesTaken and NodeUnavailable after taking back
+    what was made.
     """
     planned = topic_rows.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
     try:
@@ -62,13 +63,31 @@ def create(
     return _state(ready)
 
 
+class QueuesTaken(Conflict):
+    """New `queues` have ids of earlier ones, whose messages are still there; their tables are not touched."""
+
+    def __init__(self, queues: Collection[int]) -> None:
+        super().__init__(
+            f"Nodes hold messages of earlier queues {', '.join(map(str, sorted(queues)))}, so metadata was "
+            "restored from an older backup. Run manage.py restore_check FILE --raise-ids, with the file of "
+            "that backup or a new one of manage.py backup_mark; then repeat this."
+        )
+        self.queues = queues
+
+
 def make_tables(queues: Sequence[QueueView]) -> None:
-    """Make the tables of queues; harmless where they exist."""
+    """Make the tables of queues; harmless where they exist. Raises QueuesTaken, NodeUnavailable."""
+    used = []
     for node_id, mine in sweeping.by_node(queues).items():
         node = node_pools.node(node_id)
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             for queue in mine:
-                queue_sql.create_queue(session, queue=queue.queue, node_epoch=node.info.epoch)
+                new = {"queue": queue.queue, "node_epoch": node.info.epoch}
+                if not queue_sql.create_queue(session, **new, unused=True):
+                    used.append(queue.queue)
+    # Those that another process opened meanwhile may have messages by now.
+    if taken := topic_rows.creating(used):
+        raise QueuesTaken(taken)
 
 
 def _take_back(topic: TopicView, actor: Actor) -> None:
@@ -122,11 +141,15 @@ def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
 
 
 def _drop(topic: TopicView, actor: Actor) -> None:
-    """Drop the tables, then the rows, of a topic that is deleted for good."""
+    """Drop the tables, then the rows, of a topic that is deleted for good.
+
+    One that was never ready has no messages: if there are any, the table is not its own (QueuesTaken).
+    """
+    was_ready = topic.layout_version > 0
     for node_id, queues in sweeping.by_node(topic.queues).items():
         with node_pools.node(node_id).writing() as session:
             for queue in queues:
-                queue_sql.drop_queue(session, queue=queue.queue)
+                queue_sql.drop_queue(session, queue=queue.queue, unused=not was_ready)
     for queue in topic.queues:
         delayed_reassignment.drop(queue.queue)
     topic_rows.remove(topic.id, actor)

@@ -136,12 +136,16 @@ def make_ready(
 
 
 @transactional
-def give_up(*, topic_id: int, queues: Collection[int], actor: Actor) -> None:
-    """Retire those of the queues that are not ready; their tables go like those of other retired ones."""
+def give_up(*, topic_id: int, queues: Collection[int], actor: Actor, taken: Collection[int] = ()) -> None:
+    """Retire those of the queues that are not ready; their tables go like those of other retired ones.
+
+    Rows of queues that are `taken`, whose tables belong to earlier ones, are removed.
+    """
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
     rows = Queue.objects.filter(pk__in=list(queues), topic_id=topic_id, state=Queue.State.CREATING)
     left = sorted(rows.values_list("pk", flat=True))
     if topic is not None and left:
+        rows.filter(pk__in=list(taken)).delete()
         _set_states(left, Queue.State.RETIRED)
         before = {"queues": left}
         audit.record(actor=actor, verb="give up", kind="topic", name=topic.name, before=before)

@@ -54,6 +54,13 @@ def is_supported(version: str) -> bool:
     return numbers >= OLDEST[kind]
 
 
+TOO_OLD = "%(version)s is too old. %(oldest)s is required, or a later version."
+
+
+def too_old(version: str) -> str:
+    return TOO_OLD % {"version": version, "oldest": oldest()}
+
+
 def oldest() -> str:
     """Return the oldest versions in words."""
     return " or ".join(f"{kind} {'.'.join(map(str, one)).removesuffix('.0')}" for kind, one in OLDEST.items())

@@ -35,6 +35,10 @@ FAILURES = {
         "The certificate of the server was not signed by a CA of %(ca)s. Set tls_ca to the file of the CA "
         "that signed it."
     ),
+    "tls_system_ca": (
+        "The certificate of the server was not signed by a CA that this machine trusts. Set tls_ca to the "
+        "file of the CA that signed it."
+    ),
     "tls_no_ca": (
         "The CA file %(ca)s cannot be used on this machine. It must have the same path on every machine that "
         "connects, and be readable."
@@ -140,25 +144,26 @@ def is_local(host: str) -> bool:
         return host == "localhost" or host.startswith("/")
 
 
-def failure(number: object, said: str) -> str:
+def failure(number: object, said: str, *, ca: str) -> str:
     """Return the key in FAILURES of a driver's error, '' if it has to do with something else.
 
-    >>> failure(2026, "TLS/SSL error: certificate has expired"), failure(1045, "Access denied")
+    >>> failure(2026, "TLS/SSL error: certificate has expired", ca=""), failure(1045, "Access denied", ca="")
     ('tls_expired', '')
     """
     if number not in _NUMBERS:
         return ""
-    return next((key for sign, key in _SIGNS if sign in said), "tls_no_handshake")
+    key = next((key for sign, key in _SIGNS if sign in said), "tls_no_handshake")
+    return "tls_system_ca" if not ca and key in ("tls_unknown_ca", "tls_no_ca") else key
 
 
 def advice(error: BaseException | None, *, host: str, ca: str) -> str:
     """Return what to do about a driver's error, '' if it has to do with something else than TLS."""
     if error is None or len(error.args) < 2:
         return ""
-    key = failure(error.args[0], str(error.args[-1]))
+    key = failure(error.args[0], str(error.args[-1]), ca=ca)
     return FAILURES[key] % words(host, ca, str(error.args[-1])) if key else ""
 
 
 def words(host: str, ca: str, said: str) -> Mapping[str, str]:
     """Return what the texts of FAILURES are filled with."""
-    return {"host": host, "ca": ca or "the system", "said": said}
+    return {"host": host, "ca": ca, "said": said}

@@ -7,7 +7,7 @@ mark_deleted → three days → tables are dropped → remove. Tables are droppe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +106,15 @@ def make_ready(topic_id: int) -> TopicView:
         topic.save(update_fields=("layout", "layout_version", "state"))
         changed("topic", topic_id)
     return view_of(topic)
+
+
+def creating(queues: Collection[int]) -> list[int]:
+    """Return those of some queues that are not ready yet, rising."""
+    if not queues:
+        return []
+    with reachable():
+        rows = Queue.objects.filter(pk__in=list(queues), state=Queue.State.CREATING)
+        return sorted(rows.values_list("pk", flat=True))
 
 
 @transactional

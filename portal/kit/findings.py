@@ -6,7 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes.preflight import TEXTS, Finding, Preflight
-from portal.kit.tables import Column, Columns, Empty, Table, Text, badge, long, plain, text
+from portal.kit.tables import Column, Columns, Empty, Table, Text, badge, plain, prose, text
 
 ABOUT: dict[str, Text] = {
     "reachable": lazy("Connection"),
@@ -28,10 +28,16 @@ ABOUT: dict[str, Text] = {
 VERDICTS: dict[str, Text] = {"ok": lazy("passed"), "warn": lazy("warning"), "bad": lazy("failed")}
 
 
+def _words(one: Finding) -> dict[str, object]:
+    """Return the words of a finding; a reason that is declared, such as that of a right, is translated."""
+    why = one.words.get("why")
+    return {**one.words, **({"why": _(why)} if why else {})}
+
+
 def table(found: Preflight) -> Table:
     columns: Columns[Finding] = [
         Column(_("What"), lambda one: text(ABOUT[one.about])),
         Column(_("Verdict"), lambda one: badge(VERDICTS[one.verdict], one.verdict)),
-        Column(_("Result"), lambda one: long(_(TEXTS[one.text]) % one.words)),
+        Column(_("Result"), lambda one: prose(_(TEXTS[one.text]) % _words(one))),
     ]
     return plain(columns, found.findings, Empty(_("Nothing was found.")))

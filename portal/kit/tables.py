@@ -91,6 +91,11 @@ def long(value: Any) -> Cell:
     return Cell(value, "long")
 
 
+def prose(value: Any) -> Cell:
+    """Sentences, which get most of the width."""
+    return Cell(value, "prose")
+
+
 def number(value: int | float | None, href: str = "", tone: str = "") -> Cell:
     """A whole number; None is not known."""
     return Cell(value, "number", href, tone)

@@ -104,7 +104,8 @@ class MySqlNode(Node):
             if tls.is_plain(address.tls, self._db.server_capabilities):
                 self._db.close()
                 raise NodeError(
-                    f"node {address.name} has tls={address.tls}, and its server does not offer TLS"
+                    f"node {address.name} has tls={address.tls}, and its server does not offer TLS: give it "
+                    "a certificate, or set tls to off"
                 )
             self._db.query("SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'")
             cipher = self.one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[1]

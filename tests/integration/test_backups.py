@@ -22,12 +22,13 @@ from messagestore import verify
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, registry
 from messagestore.nodes.replica_inspection import JUMP
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
-from messagestore.topology import queues, subscriptions, topics
+from messagestore.tables import message_sql
+from messagestore.topology import drains, queues, subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
-from metadata.errors import NodeUnavailable
+from metadata.errors import Conflict, NodeUnavailable
 from metadata.groups import groups
 from metadata.models import ConsumerGroup, DbNode, Queue
 from metadata.rules import grants
@@ -310,6 +311,41 @@ def older_metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[C
         dumping.load(server, database, text)
 
     yield restore
+
+
+def bodies(queue: int) -> list[bytes]:
+    """The messages in the table of a queue, whether metadata knows it or not."""
+    with session_pool.direct(snapshot.find_node("main")) as session:
+        found = message_sql.select_from(session, queue=queue, first=0, end=100, most_bytes=1 << 20)
+        return [one.body for one in found]
+
+
+def test_a_new_queue_does_not_get_the_messages_of_an_earlier_one(
+    load: Load, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with older_metadata(request, tmp_path) as restore:
+        payments = topics.create(name="payments", queues=6, actor=ACTOR)
+        snapshot.refresh()
+        lost = [one.queue.queue for one in payments.queues]
+        messages = [NewMessage(body=b"%d" % queue, queue=queue) for queue in lost]
+        publish(topic="payments", messages=messages, batch_id=None, actor=ACTOR)
+        restore()
+    node_pools.evict_all()
+    snapshot.refresh()
+    for make in (
+        lambda: topics.create(name="invoices", queues=2, actor=ACTOR),
+        lambda: queues.expand(topic="orders", queues=2, actor=ACTOR),
+    ):
+        with pytest.raises(Conflict, match=r"earlier queues \d+, \d+, .* restore_check FILE --raise-ids"):
+            make()
+    assert (topics.sweep(-1), queues.sweep(-1)) == (0, 0)
+    assert (topics.drop_deleted(-1), drains.drop_retired(after_days=-1)) == (0, 0)
+    assert [bodies(queue) for queue in lost] == [[b"%d" % queue] for queue in lost]
+    mark = tmp_path / "mark.json"
+    assert manage("backup_mark", "--file", str(mark))[0] == 0
+    assert manage("restore_check", str(mark), "--raise-ids")[0] == 0
+    made = queues.expand(topic="orders", queues=1, actor=ACTOR)
+    assert made.queues[0].queue > max(lost)
 
 
 def test_metadata_that_is_older_than_the_nodes_gives_no_id_of_theirs_again(

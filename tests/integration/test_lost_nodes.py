@@ -15,6 +15,7 @@ from messagestore import verify
 from messagestore.consume import lag, positions, pull
 from messagestore.consume.positions import Acquired, Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
+from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import promotion, registry, replica_inspection
 from messagestore.pool import node_pools
@@ -25,7 +26,15 @@ from metadata.actors import Actor, command
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
-from metadata.errors import CatmqError, Code, Forbidden, Invalid, NodeUnavailable, StoreCorrupt
+from metadata.errors import (
+    CatmqError,
+    Code,
+    Forbidden,
+    Invalid,
+    NodeUnavailable,
+    OutcomeUnknown,
+    StoreCorrupt,
+)
 from metadata.groups import groups
 from metadata.membership import consumers
 from metadata.models import AuditLog, DbNode, Queue
@@ -89,6 +98,30 @@ def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue
     state = health.readiness()
     assert state.status == "unready"
     assert any("node main is not served" in one for one in state.because)
+
+
+def test_a_backup_that_is_restored_under_open_connections_is_found_by_the_next_probe(queue: int) -> None:
+    registry.probe()
+    restoring.lose_tail(queue, 6, connected=True)
+    registry.probe()
+    snapshot.refresh()
+    assert "has log end offset 6, but it was 10 before" in DbNode.objects.get().quarantined
+
+
+def test_a_send_into_a_restored_backup_is_in_doubt_and_found_when_the_node_was_adopted(queue: int) -> None:
+    member, epoch = reader(queue)
+    assert send()[0].offset == 10
+    restoring.lose_tail(queue, 6, connected=True)
+    batch_id = batch_ids.new()
+    given: dict[str, Any] = {"topic": "orders", "messages": [NewMessage(body=b"kept")], "actor": ACTOR}
+    with pytest.raises(OutcomeUnknown, match="has log end offset 6, but it was 11 before"):
+        publish(**given, batch_id=batch_id)
+    with pytest.raises(NodeUnavailable, match="adopt_restored_node main"):
+        send()
+    adopt()
+    assert publish(**given, batch_id=batch_id)[0].offset == 6
+    assert send()[0].offset >= 7 + JUMP
+    assert pulled(member, queue, epoch, 6).messages[0].body == b"kept"
 
 
 def test_a_process_that_has_just_started_knows_the_heads_from_metadata(queue: int) -> None:

@@ -209,7 +209,7 @@ def test_a_node_that_cannot_be_upgraded_stops_none_of_the_others(
     DbNode.objects.filter(name="third").update(identity="somebody")
     snapshot.evict()
     found = {one.node: one for one in upgrade.upgrade(actor=ACTOR, pause_ms=0)}
-    assert found["first"].problem == "Node first is offline."
+    assert found["first"].problem == "Node first is offline: open it first."
     assert found["main"].problem == "" and found["main"].after == 2
     assert "that of another node" in found["third"].problem and found["third"].changes == ()
 

@@ -219,6 +219,27 @@ def test_an_expansion_that_died_anywhere_is_finished_by_the_sweep(
         assert QueueOffset.objects.filter(queue=queue).count() == 1
 
 
+def test_an_expansion_that_another_process_finished_meanwhile_may_have_messages(
+    orders: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = queue_sql.create_queue
+
+    def late(*given: Any, **queue: Any) -> bool:
+        monkeypatch.setattr(queue_sql, "create_queue", real)
+        assert queues.sweep(-1) == 1
+        snapshot.refresh()
+        message = NewMessage(body=b"early", queue=queue["queue"])
+        publish(topic="orders", messages=[message], batch_id=None, actor=ME)
+        return real(*given, **queue)
+
+    monkeypatch.setattr(queue_sql, "create_queue", late)
+    (new,) = queues.expand(topic="orders", queues=1, actor=ME).queues
+
+    assert states()[new.queue] == "read_write"
+    with node_pools.node(shown().queues[-1].node_id).reading() as session:
+        assert queue_sql.read_heads(session, queues=[new.queue]) == {new.queue: 1}
+
+
 def test_an_expansion_that_cannot_be_finished_is_taken_back_and_can_be_repeated(
     orders: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Session
-from messagestore.nodes import registry
+from messagestore.nodes import preflight, registry
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
-from messagestore.tables import queue_sql
+from messagestore.tables import promotion_sql, queue_sql
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -154,6 +154,36 @@ def test_an_update_that_is_refused_leaves_the_node_alone(queues: list[int]) -> N
         registry.update(name="main", settings={"state": "read_only", "dedicated": 3}, actor=ACTOR)
 
     assert states(queues) == ["rw"] * 3
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def dies(*_: object, **__: object) -> Any:
+    raise Crash
+
+
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [(queue_sql, "set_queue_state"), (queue_sql, "read_head"), (promotion_sql, "write_identity")],
+)
+def test_a_registration_that_died_anywhere_is_repeated(
+    *,
+    node_database: Callable[..., dict[str, Any]],
+    metadata_db: None,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    step: str,
+) -> None:
+    given = {"name": "n1", "actor": ACTOR, **node_database()}
+    with monkeypatch.context() as dying, pytest.raises(Crash):
+        dying.setattr(module, step, dies)
+        registry.register(**given)
+    assert preflight.examine(**given).passed
+    assert registry.register(**given).name == "n1"
+    with session_pool.direct(preflight.candidate(**{**given, "name": "n2"})) as session:
+        assert queue_sql.read_heads(session, queues=None) == {}
 
 
 def test_other_settings_of_a_node_need_no_node(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

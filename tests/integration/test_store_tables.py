@@ -13,7 +13,8 @@ from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import session_pool
-from messagestore.tables import message_sql, node_sql, queue_sql, reader_sql, shapes
+from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql, reader_sql, shapes
+from messagestore.tables.running import step
 from messagestore.tables.shapes import NewBatch, ReaderKey
 from metadata.cache.snapshot_types import NodeInfo
 
@@ -217,6 +218,28 @@ def test_creating_a_queue_again_changes_nothing(session: Session, queue: int) ->
     queue_sql.create_queue(session, queue=queue, node_epoch=9)
     node_sql.create_node_tables(session)
     assert queue_sql.read_head(session, queue=queue) == shapes.Head(2, 0, "rw", 1)
+
+
+def test_an_unused_queue_is_made_again_and_a_used_one_is_left_alone(session: Session, queue: int) -> None:
+    assert queue_sql.create_queue(session, queue=queue, node_epoch=1, unused=True)
+    insert(session, queue, batch(2))
+    assert not queue_sql.create_queue(session, queue=queue, node_epoch=1, unused=True)
+    queue_sql.drop_queue(session, queue=queue, unused=True)
+    assert offsets(session, queue) == [0, 1]
+    partition_sql.raise_low(session, queue=queue, low=2)
+    assert partition_sql.delete_below(session, queue=queue, end=2) == 2
+    assert not queue_sql.create_queue(session, queue=queue, node_epoch=1, unused=True), "its head is 2"
+    queue_sql.drop_queue(session, queue=queue)
+    assert queue_sql.create_queue(session, queue=queue, node_epoch=1, unused=True)
+    queue_sql.drop_queue(session, queue=queue, unused=True)
+    assert queue_sql.read_head(session, queue=queue) is None
+
+
+def test_messages_without_a_head_row_are_those_of_a_used_queue(session: Session, queue: int) -> None:
+    insert(session, queue, batch(2))
+    session.run(step(session, "delete_head", queue=queue))
+    assert not queue_sql.create_queue(session, queue=queue, node_epoch=1, unused=True)
+    assert queue_sql.read_head(session, queue=queue) is None
 
 
 def test_a_dropped_queue_leaves_nothing(session: Session, queue: int) -> None:

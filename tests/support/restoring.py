@@ -6,8 +6,11 @@ from messagestore.pool import known_heads, node_pools
 from tests.support.tampering import plant
 
 
-def lose_tail(queue: int, head: int) -> None:
-    """Takes a queue back to a head: messages, batches and positions above it are gone, and connections."""
+def lose_tail(queue: int, head: int, *, connected: bool = False) -> None:
+    """Takes a queue back to a head: messages, batches and positions above it are gone.
+
+    Connections, too, unless they stay `connected`.
+    """
     plant(
         queue,
         f"DELETE FROM message_{queue} WHERE msg_offset >= {head}",
@@ -15,7 +18,8 @@ def lose_tail(queue: int, head: int) -> None:
         f"UPDATE queue_head SET head = {head} WHERE queue_id = {queue}",
         f"UPDATE reader SET committed = {head} WHERE queue_id = {queue} AND committed > {head}",
     )
-    node_pools.evict_all()
+    if not connected:
+        node_pools.evict_all()
 
 
 def evict_known_heads() -> None:

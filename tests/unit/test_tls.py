@@ -71,6 +71,11 @@ def test_a_job_reads_a_node_as_brokers_do_unless_its_url_says_otherwise() -> Non
     ],
 )
 def test_words_of_the_drivers_are_understood(said: str, key: str) -> None:
-    advice = tls.advice(Exception(2026, said), host="db1", ca="")
-    assert advice == tls.FAILURES[key] % {"host": "db1", "ca": "the system", "said": said}
-    assert tls.advice(Exception(2002, said), host="db1", ca="") == ""
+    advice = tls.advice(Exception(2026, said), host="db1", ca="/ca.pem")
+    assert advice == tls.FAILURES[key] % {"host": "db1", "ca": "/ca.pem", "said": said}
+    assert tls.advice(Exception(2002, said), host="db1", ca="/ca.pem") == ""
+
+
+def test_without_a_ca_file_those_of_the_machine_are_named() -> None:
+    said = "TLS/SSL error: unable to get local issuer certificate"
+    assert "a CA that this machine trusts. Set tls_ca" in tls.advice(Exception(2026, said), host="h", ca="")

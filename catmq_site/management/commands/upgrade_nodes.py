@@ -51,7 +51,7 @@ class Command(CatmqCommand):
             self.stderr.write(f"{one.node}: {one.problem}")
         if failed:
             text = f"{len(failed)} of {len(found)} nodes could not be upgraded."
-            raise CommandError(text, returncode=LATER)
+            raise CommandError(f"{text} Correct what is named above, then repeat this.", returncode=LATER)
 
 
 def shown(found: Sequence[Upgraded], *, dry_run: bool) -> list[str]:

@@ -80,6 +80,10 @@ PARTITION BY RANGE (msg_offset) (
     PARTITION below_300000 VALUES LESS THAN (300000)
 )
 
+-- name: select_used
+SELECT EXISTS (SELECT 1 FROM {table})
+    OR EXISTS (SELECT 1 FROM queue_head WHERE queue_id = :queue AND head > 0)
+
 -- name: drop_message_table
 DROP TABLE IF EXISTS {table}
 

@@ -71,6 +71,10 @@ CREATE TABLE IF NOT EXISTS {table} (
     origin     TEXT    NULL
 )
 
+-- name: select_used
+SELECT EXISTS (SELECT 1 FROM {table})
+    OR EXISTS (SELECT 1 FROM queue_head WHERE queue_id = :queue AND head > 0)
+
 -- name: drop_message_table
 DROP TABLE IF EXISTS {table}
 

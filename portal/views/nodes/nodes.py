@@ -149,7 +149,7 @@ def _schema(view: NodeView) -> str | None:
 def _tls(view: NodeView) -> str | None:
     if view.engine == "sqlite":
         return None
-    return ", ".join(filter(None, (_(MODES[view.tls]), view.tls_ca)))
+    return _(MODES[view.tls])
 
 
 def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
@@ -159,6 +159,7 @@ def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
         Fact(_("Engine"), view.engine),
         Fact(_("Where"), _where(view), kind="code"),
         Fact(_("TLS"), _tls(view)),
+        *([Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))] if view.tls == "verify" else ()),
         Fact(_("Account"), view.username or None),
         Fact(_("Reader account"), view.reader_username or None),
         Fact(_("Tables of queues"), growth and growth.tables),

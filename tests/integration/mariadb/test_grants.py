@@ -19,7 +19,7 @@ from messagestore import retention, verify
 from messagestore.consume import lag
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
-from messagestore.nodes import disks, preflight, promotion, promotion_plans, registry
+from messagestore.nodes import backup_marks, disks, preflight, promotion, promotion_plans, registry
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retention import cleaning
@@ -206,6 +206,22 @@ def test_a_reader_account_needs_select_and_that_is_enough(account: Account, node
         registry.set_reader(name=node, username=name, password="x", actor=ACTOR)
     finally:
         server.execute(f"DROP USER '{name}'@'127.0.0.1'")
+
+
+def test_a_mark_names_the_right_to_see_the_binary_log_and_does_without_it(
+    account: Account, node: str
+) -> None:
+    (without,) = backup_marks.take(actor=ACTOR).nodes
+    account.grant(grants.BACKUP)
+    node_pools.evict_all()
+    (marked,) = backup_marks.take(actor=ACTOR).nodes
+    if account.server.execute("SELECT @@log_bin") == [(0,)]:
+        assert (without.binlog, marked.binlog) == (None, None)
+        return
+    assert without.binlog is not None and marked.binlog is not None
+    assert (without.binlog.file, without.binlog.position) == ("", 0)
+    assert "lacks a right" in without.binlog.why
+    assert marked.binlog.position > 0 or account.flavour == "mariadb"
 
 
 @pytest.fixture

@@ -94,6 +94,23 @@ def test_a_proxy_that_greets_as_the_other_kind_of_server_is_named(
     assert "is there a proxy in between?" in one.detail
 
 
+def test_a_server_that_is_too_old_for_a_session_is_named_as_such(
+    mariadb: MariaDB, given: dict[str, Any]
+) -> None:
+    old = "5.7.44" if is_mariadb(mariadb) else "5.5.5-10.2.44-MariaDB"
+    needed = (
+        f"{old.removeprefix('5.5.5-')} is too old. MariaDB 10.6 or MySQL 8.0.29 is required, or a later "
+        "version."
+    )
+    with Posing(mariadb.port, version=old) as proxy:
+        one = found(given, "reachable", port=proxy.port)
+        with pytest.raises(Invalid) as caught:
+            registry.register(name="n1", actor=ACTOR, **{**given, "port": proxy.port})
+    assert one.verdict == "bad"
+    assert one.detail.endswith(needed)
+    assert caught.value.detail.endswith(needed)
+
+
 @contextmanager
 def session(given: dict[str, Any]) -> Iterator[Any]:
     info = preflight.candidate(name="n1", actor=ACTOR, **given)

@@ -237,10 +237,8 @@ def test_tls_of_a_node_is_tried_before_it_is_kept(
 ) -> None:
     node_id = registry.register(name="main", actor=ME, **place).id
     snapshot.refresh()
-    with (
-        authority.presented(mariadb, authority.issue(valid_for=x509.DNSName("db.example"))),
-        pytest.raises(Invalid, match="the server is not for"),
-    ):
+    wrong_name = authority.issue(valid_for=x509.DNSName("db.example"))
+    with authority.presented(mariadb, wrong_name), pytest.raises(Invalid, match="the server is not for"):
         registry.update(name="main", settings=verified(authority), actor=ME)
     assert DbNode.objects.get().tls == "off" and cipher(node_id) == ""
 
@@ -249,6 +247,11 @@ def test_tls_of_a_node_is_tried_before_it_is_kept(
     assert cipher(node_id)
     row = AuditLog.objects.filter(kind="node").latest("pk")
     assert (row.before["tls"], row.after["tls"]) == ("off", "verify")
+    with authority.presented(mariadb, wrong_name):
+        with pytest.raises(Invalid, match="the server is not for"):
+            registry.update(name="main", settings=verified(authority), actor=ME)
+        registry.update(name="main", settings={"state": "offline", **verified(authority)}, actor=ME)
+    assert DbNode.objects.get().state == "offline"
 
 
 def test_a_node_moves_to_an_address_with_tls_of_its_own(

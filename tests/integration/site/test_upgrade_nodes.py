@@ -55,7 +55,7 @@ def test_the_page_of_a_node_shows_its_version_and_what_to_do(node: str, language
     ada.cookies["django_language"] = language
     assert "manage.py upgrade_nodes --node main" in text(ada.get("/nodes/main"))
     tested = text(ada.get("/nodes/main/test"))
-    said = {"en": "1 changes are missing", "zh-hans": "缺少 1 项变更"}
+    said = {"en": "Missing changes: 1", "zh-hans": "缺少 1 项变更"}
     assert said[language] in tested
     upgrade()
     registry.probe()
