@@ -126,9 +126,9 @@ class Fetcher(Part):
         self._brought = False
         self._pace = Pace()
 
-    def start(self) -> None:
-        ticket = self._ticket
-        threading.Thread(target=self._run, args=(ticket,), name="catmq-fetcher", daemon=True).start()
+    def run(self) -> None:
+        """Bring messages until the consumer stops; a thread that is given up starts the next one."""
+        self._run(self._ticket)
 
     def interrupt(self) -> None:
         """Make a waiting pull count for nothing, so that what just changed is fetched at once."""
@@ -140,7 +140,8 @@ class Fetcher(Part):
             self._ticket += 1
             self._abandoned += 1
             self._in_pull = False
-            self.start()
+            ticket = self._ticket
+            threading.Thread(target=self._run, args=(ticket,), name="catmq-fetcher", daemon=True).start()
 
     def nudge(self) -> None:
         """The same, but a pull that ends within moments is let be."""
