@@ -14,6 +14,11 @@ from catmq_client.testing.topics import FakeClock, FakeQueue, StoredMessage, uns
 _ids = itertools.count(1)
 
 
+def new_id(name: str) -> str:
+    """Return a consumer id."""
+    return f"{name}.k.{next(_ids)}.x"
+
+
 @dataclass(slots=True)
 class Position:
     """Progress of a group in a queue; `fence`: epoch and consumer id of the last acquire."""
@@ -63,7 +68,7 @@ class FakeGroup:
         if self._member and incarnation == self._incarnation:
             return self._member
         self.leave(self._member, "replaced")
-        self._member, self._name, self._incarnation = f"{name}.k.{next(_ids)}.x", name, incarnation
+        self._member, self._name, self._incarnation = new_id(name), name, incarnation
         self.generation += 1
         for position in self.positions.values():
             position.epoch += 1
@@ -101,6 +106,11 @@ class FakeGroup:
             return {"queue": queue, "state": "fenced", "offset": None}
         position.fence = (epoch, consumer_id)
         return {"queue": queue, "state": "ok", "offset": position.committed}
+
+    def holds(self, consumer_id: str, message: dict[str, Any]) -> bool:
+        """Return True if a message that is reported as failed is still the member's."""
+        position = self.position_of(consumer_id, message["queue"])
+        return position is not None and position.fence == (message["epoch"], consumer_id)
 
     def position_of(self, consumer_id: str, queue: int) -> Position | None:
         return self.positions.get(queue)
