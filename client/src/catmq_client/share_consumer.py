@@ -113,16 +113,13 @@ class ShareConsumer(Reader[ShareMessage]):
     def _finish_hand(self) -> None:
         if self.options.auto_accept:
             for run in self._hand:
-                run.finish_all()
-                self._state.progressed(run)
+                self._state.finish_taken(run)
         self._hand = []
+        self._state.changed.room.notify_all()
 
     def _give_up_all(self, within_s: float) -> None:
-        book = self._state
+        # Leaving frees what is left, in one step: a pull that still waits must not bring it back.
         if not self._reporter.flush(within_s):
             log.warning("group %s: some failures were not reported; messages will be repeated", self.group)
-        with book.changed:
-            for run in [*book.runs.values()]:
-                book.give_back(run, [*run.open])
         if not self._renewer.flush(within_s):
             log.warning("group %s: brokers were not told of all that is done; it may be repeated", self.group)

@@ -13,6 +13,7 @@ from typing import Any
 from catmq_client.errors import HandlerFailed, OptionError
 from catmq_client.message import Message, Source, messages_of
 from catmq_client.options import ShareConsumerOptions
+from catmq_client.reading.fetcher import Pace
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState, lease_clock
 from catmq_client.sharing.messages import ShareMessage
@@ -26,8 +27,12 @@ MOST_REPORTS = 1_000
 LINGER_S = 0.01
 # Part of the lease after which it is renewed.
 RENEWED_AFTER = 1 / 3
-# Messages held ahead of an application that iterates or polls.
+# Messages held ahead of an application that iterates or polls, at most.
 PREFETCH = 16
+# Messages are held ahead that the application will begin with in this time, s.
+AHEAD_S = 1.0
+# Part of max_processing_ms after which it is looked whether it has passed.
+LOOKED_AFTER = 1 / 4
 # Longest pause before a report of a run is repeated whose node does not answer, s.
 PAUSE_S = 1.0
 # What a delivery may be put off by, s.
@@ -58,6 +63,9 @@ class LeaseBook(GroupState):
         self.progress_at = time.monotonic()
         # All news are to be reported at once.
         self.hurried = False
+        # Pulls under way: what is given back meanwhile might come back to us.
+        self.pulls = 0
+        self._pace = Pace()
         self._serials = itertools.count(1)
 
     def has_lease(self) -> bool:
@@ -77,7 +85,7 @@ class LeaseBook(GroupState):
         """Hold the runs of an answer to a request sent at `sent_at`; return True if there is anything new."""
         brought = False
         for item in items:
-            if place_of(item) in self.runs:
+            if place_of(item) in self.runs or self._is_again(item, sent_at):
                 continue
             run = HeldRun(item, serial=next(self._serials), sent_at=sent_at)
             source = Source(run.subscription, run.queue, run.epoch)
@@ -87,11 +95,19 @@ class LeaseBook(GroupState):
             self._rotation.append(run)
             self._count(run, 1)
             brought = brought or bool(run.open)
-            if self.stopping:
-                self.give_back(run, [*run.open])
         self.changed.messages.notify_all()
         self.changed.reports.notify_all()
         return brought
+
+    def _is_again(self, item: Mapping[str, Any], sent_at: float) -> bool:
+        """Return True if a run is still held that this member got again: its messages are not new."""
+        run = next((run for run in self.runs.values() if run.is_same(item)), None)
+        if run is not None:
+            del self.runs[run.place]
+            run.granted_again(item, sent_at=sent_at)
+            self.runs[run.place] = run
+            self._told_again(run)
+        return run is not None
 
     def lose(self, owned: OwnedQueue, *, tell: bool = True) -> None:
         """Hold a run no longer, because somebody else has it; what is at work on it may be done twice."""
@@ -136,6 +152,13 @@ class LeaseBook(GroupState):
         owned.finish(offset, version)
         self.finished += 1
         self.progressed(owned)
+
+    def finish_taken(self, owned: OwnedQueue) -> None:
+        """The application came back for more: what it had of a run is done."""
+        if isinstance(owned, HeldRun):
+            self.finished += len(owned.since)
+            owned.finish_all()
+            self.progressed(owned)
 
     def progressed(self, owned: OwnedQueue) -> None:
         """Something became of messages of a run: there may be room, and news."""
@@ -201,13 +224,29 @@ class LeaseBook(GroupState):
         return sum(len(run.open) for run in self.runs.values())
 
     def room(self) -> int:
-        """Return how many more messages to ask for now, so that enough wait and not too many are held."""
+        """Return how many more messages to ask for now.
+
+        As many as the application would begin with at once, and ahead of it no more than it will begin with
+        in AHEAD_S: what waits behind a slow message could be at work elsewhere.
+        """
         options = self.share_options
-        ahead = options.prefetch or (2 * self.most_at_work if self.in_run else PREFETCH)
-        ahead = max(ahead, self.asked)
+        soon = min(
+            2 * self.most_at_work if self.in_run else PREFETCH, self._pace.per_s(self.finished) * AHEAD_S
+        )
+        ahead = int(soon) if options.prefetch is None else options.prefetch
         waiting = sum(run.waiting for run in self.runs.values())
-        room = min(ahead - waiting, options.max_in_flight - self.in_flight())
+        room = min(self._idle() + ahead - waiting, options.max_in_flight - self.in_flight())
         return room if room >= max(1, ahead // 4) or (room > 0 and not waiting) else 0
+
+    def _idle(self) -> int:
+        """Return how many messages the application would begin with at once."""
+        if self.in_run:
+            return max(0, self.most_at_work - sum(run.running for run in self.runs.values()))
+        return max(self.asked, 1) if self.away_since is None else 0
+
+    def may_pull(self) -> bool:
+        """Return False while a lease has run out and is about to be renewed: a pull might bring it anew."""
+        return not any(run.open and run.rests() and not run.failures for run in self.runs.values())
 
     def stands_still(self, now: float) -> bool:
         """Return True if the application has been busy with what it has for a lease: others may work."""
@@ -238,8 +277,7 @@ class LeaseBook(GroupState):
         now, lease_now = time.monotonic(), lease_clock()
         waits = [self._due_in_s(run, now, lease_now) for run in self.runs.values()]
         if self.share_options.max_processing_ms is not None:
-            ends = (self._ends_at(run, o) for run in self.runs.values() for o in run.since if run.is_ours(o))
-            waits += [end - now for end in ends]
+            waits.append(self.share_options.max_processing_ms / 1000 * LOOKED_AFTER)
         return max(0.0, min([self.lease_s * RENEWED_AFTER, *waits]))
 
     def unsent(self, reports: Iterable[RunReport]) -> None:
@@ -254,9 +292,10 @@ class LeaseBook(GroupState):
         """Draw the consequences of the answer to reports that were sent at `sent_at`, lease clock."""
         known = {place_of(state): state for state in states}
         for report in reports:
-            report.run.sending = False
-            if not report.run.lost:
-                self._answered(report, known.get(report.run.place, {}), sent_at)
+            run = report.run
+            if report.grant == run.grant and not run.lost:
+                run.sending = False
+                self._answered(report, known.get(run.place, {}), sent_at)
         self.changed.notify_all()
 
     def is_settled(self) -> bool:
@@ -300,6 +339,9 @@ class LeaseBook(GroupState):
     def _renewed(self, run: HeldRun, until: float) -> None:
         run.lease_until = max(run.lease_until, until)
         run.wants_renewal = False
+        self._told_again(run)
+
+    def _told_again(self, run: HeldRun) -> None:
         if run.told_late:
             run.told_late = False
             log.info("%s: leased again", run)
@@ -319,7 +361,9 @@ class LeaseBook(GroupState):
 
     def _let_go(self, now: float) -> None:
         """Give back what has been at work for too long, and what waits behind something that is."""
-        stands_still = self.stands_still(now)
+        if self.pulls and not self.in_run:
+            return  # it would come back to an application that is away
+        stands_still = self.stands_still(now) and not self.pulls
         for run in [*self.runs.values()]:
             late = [
                 offset for offset in run.since if self._ends_at(run, offset) <= now and run.is_ours(offset)

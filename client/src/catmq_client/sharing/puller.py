@@ -15,6 +15,7 @@ from typing import Any
 from catmq_client.errors import CatmqError, Conflict, ConnectFailed, NotFound
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
+from catmq_client.message import Message, Source, messages_of
 from catmq_client.reading.part import LongPoll, Settle
 from catmq_client.reading.state import lease_clock
 from catmq_client.sharing.leases import LeaseBook
@@ -29,6 +30,7 @@ NOTHING_DONE = ("busy", "draining", "rate_limited")
 # Longest pause after pulls that brought nothing and did not wait, ms.
 MOST_PAUSE_MS = 2_000
 FREE_WITHIN_S = 3.0
+NOBODY = Source("", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Puller(LongPoll):
                 book.changed.room.wait(IDLE_S)
                 return
             self._in_pull = True
+            book.pulls += 1
         sent_at = lease_clock()
         try:
             timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
@@ -73,6 +76,9 @@ class Puller(LongPoll):
         except CatmqError as error:
             self._failed(error, plan, ticket=ticket, backoff=backoff)
             return
+        finally:
+            with book.changed:
+                book.pulls -= 1
         backoff.reset()
         self._take_over(plan, answer, ticket=ticket, sent_at=sent_at)
 
@@ -80,11 +86,11 @@ class Puller(LongPoll):
         """Return the next pull; None when there is nothing to do or no room."""
         book, options = self._book, self._book.share_options
         consumer_id, room = book.consumer_id, book.room()
-        if consumer_id is None or not room or book.stands_still(time.monotonic()):
+        if consumer_id is None or not room or not book.may_pull() or book.stands_still(time.monotonic()):
             return None
         # News are answered at once: commit() and close() wait for that.
         reports = book.over()
-        wait_ms = 0 if reports else book.limits.fetch_max_wait_ms
+        wait_ms = 0 if reports else self._wait_ms()
         body: dict[str, Any] = {
             "max_messages": room,
             "max_bytes": options.fetch_max_bytes,
@@ -98,6 +104,12 @@ class Puller(LongPoll):
             held = [{"queue": q, "first": first, "grant": grant} for q, first, grant in book.runs]
             body |= {"recover": True, "holding": held}
         return Plan(consumer_id, reports, wait_ms, body)
+
+    def _wait_ms(self) -> int:
+        """Return how long to wait at the broker: while messages are held, not for a lease, because an
+        application that stands still gives back what waits once no pull is under way."""
+        most_ms = self._book.limits.fetch_max_wait_ms
+        return min(most_ms, round(self._book.lease_s * 1000 / 3)) if self._book.runs else most_ms
 
     def _take_over(self, plan: Plan, answer: dict[str, Any], *, ticket: int, sent_at: float) -> None:
         book = self._book
@@ -149,11 +161,14 @@ class Puller(LongPoll):
 
     def _free(self, consumer_id: str, runs: list[dict[str, Any]]) -> None:
         """Give back what came after the end."""
-        held = [run for run in self._book.runs.values() if run.leaving]
-        if not runs or not held:
-            return
+        done = [
+            {name: run[name] for name in ("queue", "first", "grant")}
+            | {"release": [message.offset for message in messages_of(run, NOBODY, Message)]}
+            for run in runs
+        ]
         try:
-            body = {"done": [RunReport.of(run, renews=False).view() for run in held]}
-            self._post("consumers", consumer_id, "share", "done", body=body, timeout_s=FREE_WITHIN_S)
+            if done:
+                path = "consumers", consumer_id, "share", "done"
+                self._post(*path, body={"done": done}, timeout_s=FREE_WITHIN_S)
         except CatmqError as error:
             log.info("messages that came after the end are delivered when their lease ends: %s", error)

@@ -26,7 +26,7 @@ class HeldRun(OwnedQueue):
     """
 
     def __init__(self, item: Mapping[str, Any], *, serial: int, sent_at: float) -> None:
-        """`item`: the run in an answer, asked for at `sent_at`, lease clock. `serial`: its number in the process."""
+        """`item`: the run in an answer, asked for at `sent_at`, lease clock. `serial` tells runs apart."""
         topic, origin = item["topic"], item.get("origin_topic")
         super().__init__(topic=topic, queue=item["queue"], epoch=serial, stopped=False, origin_topic=origin)
         self.acquired = True
@@ -82,6 +82,17 @@ class HeldRun(OwnedQueue):
         self.skipped = set(range(self.first, self.end)) - self.open
         if not self.open:
             self._note()
+
+    def is_same(self, item: Mapping[str, Any]) -> bool:
+        """Return True if an answer has this run, under whatever grant."""
+        return (self.queue, self.first, self.end) == (item["queue"], item["first"], item["end"])
+
+    def granted_again(self, item: Mapping[str, Any], *, sent_at: float) -> None:
+        """Its lease had run out, and this member got it again: what is at work goes on."""
+        self.grant, self.deliveries = item["grant"], item["deliveries"]
+        self.lease_s = item["lease_ms"] / 1000
+        self.lease_until = sent_at + self.lease_s
+        self.sending = False
 
     def fence(self) -> dict[str, Any]:
         return {"grant": self.grant}
@@ -153,6 +164,7 @@ class RunReport:
     """News of a run, as they were when they were sent. They may be repeated."""
 
     run: HeldRun
+    grant: str
     finished: frozenset[int]
     leaving: frozenset[int]
     renews: bool
@@ -162,6 +174,7 @@ class RunReport:
     def of(cls, run: HeldRun, *, renews: bool) -> RunReport:
         return cls(
             run=run,
+            grant=run.grant,
             finished=frozenset(run.finished | run.skipped) if run.news_since is not None else frozenset(),
             leaving=frozenset(run.leaving),
             renews=renews and not run.is_over(),
@@ -170,8 +183,7 @@ class RunReport:
 
     def view(self) -> dict[str, Any]:
         """Return it as a *Done* of the API."""
-        run = self.run
-        view: dict[str, Any] = {"queue": run.queue, "first": run.first, "grant": run.grant}
+        view: dict[str, Any] = {"queue": self.run.queue, "first": self.run.first, "grant": self.grant}
         if self.is_whole:
             return {**view, "all": True}
         if self.finished:

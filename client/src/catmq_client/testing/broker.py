@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from catmq_client.errors import CatmqError, Conflict, InvalidRequest, NotFound
+from catmq_client.errors import CatmqError, Conflict, ConnectFailed, InvalidRequest, NotFound
 from catmq_client.http import wire
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.failures import FailedMessage, FakeFailures
@@ -59,6 +59,7 @@ class FakeBroker:
         self.session_timeout_ms = session_timeout_ms
         self._codec = codec or wire.JsonCodec()
         self._faults: list[_Fault] = []
+        self._cut_off: set[str] = set()
         # A pull waits on it; everything that changes what a pull would answer notifies.
         self._changed = threading.Condition()
 
@@ -125,10 +126,15 @@ class FakeBroker:
         with self._changed:
             self._faults.append(_Fault(re.compile(request), error, after, times))
 
+    def cut_off(self, name: str) -> None:
+        """Let no request of the member of this name through, as if its process had died; `heal` ends that."""
+        self.change(lambda: self._cut_off.add(name))
+
     def heal(self) -> None:
         """Remove all planted errors."""
         with self._changed:
             self._faults.clear()
+            self._cut_off.clear()
 
     def change(self, what: Callable[[], object]) -> None:
         """Carry out a change of the broker's insides and wake the waiting pulls."""
@@ -156,6 +162,7 @@ class FakeBroker:
             self.requests.append(Seen(method, path, decoded))
             self._changed.notify_all()
             self._raise_fault(method, path, after=False)
+            self._raise_cut(path, decoded)
             try:
                 answer = self._answer(method, path, decoded)
             finally:
@@ -200,6 +207,13 @@ class FakeBroker:
         if fault is not None and fault.after == after:
             fault.left -= 1
             raise fault.error
+
+    def _raise_cut(self, path: str, body: dict[str, Any]) -> None:
+        names = [
+            name for name in self._cut_off if f"/consumers/{name}.k." in path or body.get("name") == name
+        ]
+        if names:
+            raise ConnectFailed(f"{names[0]} is cut off")
 
     def _of_consumer(self, consumer_id: str) -> FakeGroup:
         for group in self.groups.values():
@@ -278,6 +292,7 @@ class FakeBroker:
             self.failures.end_leases(group)
             self.failures.move_due(group)
             self.topics.move_due()
+            self._raise_cut(f"/consumers/{consumer}", body)
             runs = group.take(consumer, body)
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
             if runs or wait_s <= 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from catmq_client.errors import Gone
+from catmq_client.errors import Conflict, Gone
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.topics import FakeClock, FakeQueue, StoredMessage, unsupported
 
@@ -61,6 +61,9 @@ class FakeGroup:
 
     def join(self, name: str, incarnation: str, **asked: Any) -> str:
         """Register a member, or its next incarnation; return its consumer id. Another member is refused."""
+        if asked.get("mode") == "share":
+            detail = f"group {self.name} has mode {self.mode}"
+            raise Conflict(detail, code="group_settings_differ", status=409)
         if asked.get("mode") not in (None, self.mode):
             raise unsupported(f"groups with mode {asked['mode']}")
         if self._member and name != self._name:

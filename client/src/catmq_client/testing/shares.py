@@ -225,7 +225,7 @@ class FakeShareGroup(FakeGroup):
                 self.runs.append(alone)
                 yield alone
                 return
-            if run.left and len(run.left) <= limit:
+            if limit > 0 and run.left:
                 limit -= len(run.left)
                 yield run
 
