@@ -135,7 +135,7 @@ class ShareConsumerOptions:
     # A message at work for longer goes back to the group, ms; None = its lease is renewed until it is done.
     max_processing_ms: int | None = None
     # Finished messages of a run that is not finished are reported so often, ms.
-    auto_commit_interval_ms: int = 1_000
+    auto_commit_interval_ms: int = 200
     # The group's, if this consumer makes it: the lease, ms, 5,000-3,600,000, None = 30,000; most messages
     # that are leased together, None = 10; leases of a message before it is a dead letter, 0 = no limit,
     # None = 5. A group that differs refuses.

@@ -164,7 +164,7 @@ class LeaseBook(GroupState):
         """Something became of messages of a run: there may be room, and news."""
         self.progress_at = time.monotonic()
         self.changed.room.notify_all()
-        if isinstance(owned, HeldRun) and (owned.is_over() or owned.leaving or self.hurried):
+        if isinstance(owned, HeldRun) and (owned.is_over() or owned.leaving or owned.deliveries > 1):
             self.changed.reports.notify_all()
 
     def give_back(self, run: HeldRun, offsets: Iterable[int]) -> None:
@@ -311,7 +311,8 @@ class LeaseBook(GroupState):
             return math.inf
         waits = [_renewal_in_s(run, lease_now)]
         if run.news_since is not None:
-            at_once = self.hurried or run.leaving
+            # What was lost before may be lost again: then others of its run are not to be repeated.
+            at_once = self.hurried or run.leaving or run.deliveries > 1
             pause_s = LINGER_S if run.is_over() else self.share_options.auto_commit_interval_ms / 1000
             waits.append(run.news_since + (0.0 if at_once else pause_s) - now)
         return max(min(waits), run.not_before - now)
