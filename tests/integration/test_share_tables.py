@@ -43,7 +43,7 @@ def take(queue: int, *counts: int, epoch: int = EPOCH, owner: str = "a", lease_m
         taken = run_sql.take(
             session, group_id=GROUP, queue=queue, epoch=epoch, start=0, end=HEAD, wishes=wishes
         )
-    return [run for run in taken if run is not None]
+    return [run for run in taken.runs if run is not None]
 
 
 def leave(run: Run, *spans: tuple[int, int], lease: Lease | None = None) -> list[Run] | None:
@@ -86,7 +86,7 @@ def test_offsets_below_the_start_are_passed_over(queue: int) -> None:
     with node_pools.node_of(queue).writing() as session:
         (run,) = run_sql.take(
             session, group_id=GROUP, queue=queue, epoch=EPOCH, start=30, end=HEAD, wishes=[Wish("a", 5, 1000)]
-        )
+        ).runs
     assert run is not None
     assert (run.first, run.end, floor(queue)) == (30, 35, 30)
 

@@ -44,6 +44,10 @@ class Run(NamedTuple):
         """Bits of the offsets that are still in the run."""
         return sharing.full(self.length) & ~self.done
 
+    def has(self, offset: int) -> bool:
+        """Return True if an offset is still in the run."""
+        return self.first <= offset < self.end and bool(self.left >> (offset - self.first) & 1)
+
 
 class Wish(NamedTuple):
     """A lease that somebody wants: of how many new messages."""
@@ -58,6 +62,16 @@ class Lease(NamedTuple):
 
     owner: str = ""
     lease_ms: int = 0
+
+
+class Taken(NamedTuple):
+    """Runs for some wishes, None where nothing was left, and the position behind them.
+
+    `next_offset` is None if the position has another epoch, or is not there.
+    """
+
+    next_offset: int | None
+    runs: list[Run | None]
 
 
 class ListedRun(NamedTuple):
@@ -88,11 +102,11 @@ def take(
     start: int,
     end: int,
     wishes: Sequence[Wish],
-) -> list[Run | None]:
+) -> Taken:
     """Lease the next offsets below `end`, one run for each wish in order, in one transaction.
 
-    Offsets below `start` are passed over. None where nothing was left, for all if the position has another
-    epoch. Raises `db_errors.*`; then nothing is leased, unless it is Ambiguous.
+    Offsets below `start` are passed over. Raises `db_errors.*`; then nothing is leased, unless it is
+    Ambiguous.
     """
     place: dict[str, object] = {"group_id": group_id, "queue": queue}
     bounds = {**place, "epoch": epoch, "from_offset": start, "end_offset": end}
@@ -109,13 +123,13 @@ def take(
     ]
     locked, *_ = session.transact(step(session, "lock_position", **place), *steps)
     if not locked.rows or locked.rows[0][0] != epoch:
-        return [None] * len(wishes)
+        return Taken(None, [None] * len(wishes))
     at = max(int(locked.rows[0][1]), start)
     taken: list[Run | None] = []
     for wish in wishes:
         first, at = at, max(at, min(at + wish.messages, end))
         taken.append(Run(queue, first, at, epoch, 1, wish.owner, 1) if at > first else None)
-    return taken
+    return Taken(at, taken)
 
 
 def select_due(
