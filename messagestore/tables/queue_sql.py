@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import ids, message_table, rows_of, step
 from messagestore.tables.shapes import Head
+from messagestore.tables.shares import position_sql
 
 
 def create_queue(session: Session, *, queue: int, node_epoch: int) -> None:
@@ -16,7 +17,7 @@ def create_queue(session: Session, *, queue: int, node_epoch: int) -> None:
 
 
 def drop_queue(session: Session, *, queue: int) -> None:
-    """Remove a queue's table, head row and reader rows; harmless when they are gone.
+    """Remove a queue's table, and its rows in other tables; harmless when they are gone.
 
     The head goes first: from then on no write can begin.
     """
@@ -24,6 +25,7 @@ def drop_queue(session: Session, *, queue: int) -> None:
         step(session, "delete_head", queue=queue), step(session, "delete_queue_readers", queue=queue)
     )
     session.run(step(session, "drop_message_table", table=message_table(queue)))
+    position_sql.delete_queue_shares(session, queue=queue)
 
 
 def set_queue_state(session: Session, *, queue: int, state: str) -> None:
@@ -64,7 +66,9 @@ def read_closed(session: Session) -> dict[int, str]:
 
 
 def delete_queue_readers(session: Session, *, queue: int) -> None:
+    """Delete the positions of all groups in a queue."""
     session.transact(step(session, "delete_queue_readers", queue=queue))
+    position_sql.delete_queue_shares(session, queue=queue)
 
 
 def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:

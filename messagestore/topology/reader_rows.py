@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from messagestore.pool import node_pools
 from messagestore.tables import delayed_sql, queue_sql, reader_sql
+from messagestore.tables.shares import position_sql
 from metadata.groups import subscribers
 from metadata.groups.subscribers import Reading
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
@@ -51,3 +52,5 @@ def delete(subscription: SubscriptionView) -> None:
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
             reader_sql.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)
+        with node.writing() as session:
+            position_sql.delete_shares(session, group_id=subscription.group_id, queues=mine, below=below)

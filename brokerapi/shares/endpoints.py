@@ -1,0 +1,48 @@
+"""Share groups: lease runs and report on them."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.http import metrics
+from brokerapi.schema import operation
+from brokerapi.shares import waiting
+from brokerapi.shares.share_shapes import (
+    DONE,
+    SHARE,
+    DoneAnswer,
+    DoneRequest,
+    ShareAnswer,
+    ShareRequest,
+    report_answers,
+    share_answer,
+)
+from messagestore.shares import finishing
+
+
+class Share(Endpoint):
+    @operation("share", tag="consumers", request=ShareRequest, answer=ShareAnswer)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Leases messages to a member of a share group. Waits up to `wait_ms` for the first message."""
+        member, asked = call.consumer(consumer), call.read(SHARE)
+        reports = [one.done() for one in asked.done]
+        answered = waiting.share_or_wait(
+            consumer=member, wanted=asked.wanted(), reports=reports, wait_ms=asked.wait_ms
+        )
+        metrics.count_pulled(member.group_id, answered.shared.runs)
+        metrics.count_committed(member.group_id, answered.recorded)
+        return call.answer(share_answer(asked, answered, call.kind))
+
+
+class ShareDone(Endpoint):
+    @operation("shareDone", tag="consumers", request=DoneRequest, answer=DoneAnswer)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Reports on leased messages: finished, to be delivered again, or in work still. Idempotent."""
+        member, asked = call.consumer(consumer), call.read(DONE)
+        group = waiting.share_group(member)
+        reports = [one.done() for one in asked.done]
+        recorded = finishing.record(consumer=member, group=group, reports=reports)
+        metrics.count_committed(member.group_id, recorded)
+        answers = report_answers(asked.done, recorded)
+        return call.answer(DoneAnswer(generation=group.generation, done=answers))
