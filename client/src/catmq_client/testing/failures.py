@@ -64,7 +64,7 @@ class FakeFailures:
     def end_leases(self, group: FakeShareGroup) -> None:
         """Make dead letters of the messages that members lost as often as the group lets them."""
         for position, offset, times in [*group.worn_out()]:
-            error = f"LeaseLost: the worker ended or was silent {times} times"
+            error = f"LeaseLost: {times} leases ended without a result"
             self._store(group, position, {"offset": offset, "error": error, "final": True})
 
     def move_due(self, group: FakeGroup) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, Gone, NotFound
+from catmq_client.sharing.runs import ranges
 from catmq_client.testing.groups import FakeGroup, Position, new_id
 from catmq_client.testing.topics import FakeClock, FakeQueue
 
@@ -132,21 +132,24 @@ class FakeShareGroup(FakeGroup):
         if run is None:
             return {**place, "state": "lost" if self._granted.get(one["grant"]) in self.runs else "gone"}
         finished = {offset for first, end in one.get("finished", ()) for offset in range(first, end)}
-        released = [offset for offset in one.get("release", ()) if offset in run.left]
-        outside = (finished | set(one.get("release", ()))) - set(range(run.first, run.end))
-        if outside or (run.queue.id, run.first) != (one["queue"], one["first"]):
+        released = set(one.get("release", ())) - finished
+        outside = (finished | released) - set(range(run.first, run.end))
+        empty = any(first >= end for first, end in one.get("finished", ()))
+        if outside or empty or (run.queue.id, run.first) != (one["queue"], one["first"]):
             detail = (
                 f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are leased under this grant"
             )
             return {**place, "state": "invalid", "detail": detail}
-        run.done |= finished | set(released) | (set(run.left) if one.get("all") else set())
-        for offset in set(released) - finished:
-            free = replace(run, first=offset, end=offset + 1, owner="", grant="", done=set())
-            self.runs.append(replace(free, lease_until_ms=now_ms))
+        run.done |= set(run.left) if one.get("all") else finished
         more = {}
-        if one.get("renew"):
-            more = {"lease_ms": self.share_settings["lease_ms"]}
-            run.lease_until_ms = now_ms + more["lease_ms"]
+        if released == set(range(run.first, run.end)):
+            run.owner, run.grant, run.lease_until_ms = "", "", now_ms
+        else:
+            for offset in released.intersection(run.left):
+                self._alone(run, offset)
+            if one.get("renew"):
+                more = {"lease_ms": self.share_settings["lease_ms"]}
+                run.lease_until_ms = now_ms + more["lease_ms"]
         self.settle()
         return {**place, "state": "ok", **more}
 
@@ -215,30 +218,39 @@ class FakeShareGroup(FakeGroup):
 
     def _due(self, queue: FakeQueue, limit: int) -> Iterator[FakeRun]:
         """Yield runs whose lease has ended, the lowest first; messages that came too often alone."""
-        now_ms = self.clock.now_ms()
-        due = (run for run in self.runs if run.queue is queue and run.lease_until_ms <= now_ms)
-        for run in sorted(due, key=lambda one: one.first):
-            if run.deliveries + 1 >= ALONE_FROM and len(run.left) > 1:
-                offset = run.left[0]
-                run.done.add(offset)
-                alone = replace(run, first=offset, end=offset + 1, done=set())
-                self.runs.append(alone)
-                yield alone
+        now_ms, most = self.clock.now_ms(), min(limit, self.share_settings["run_messages"])
+        due = [run for run in self.runs if run.queue is queue and run.lease_until_ms <= now_ms]
+        taken = 0
+        for run in sorted(due, key=lambda one: (one.first, one.end)):
+            alone = self._goes_alone(run.deliveries + 1)
+            if taken and (alone or taken >= most):
                 return
-            if limit > 0 and run.left:
-                limit -= len(run.left)
-                yield run
+            taken += len(run.left)
+            yield self._alone(run, run.left[0]) if alone and run.end - run.first > 1 else run
+            if alone:
+                return
 
     def _new(self, queue: FakeQueue, limit: int) -> Iterator[FakeRun]:
-        """Yield a run of messages that nobody had yet: a fair part of them."""
+        """Yield runs of messages that nobody had yet: together a fair part of them."""
         first = max(queue.low, self._next.get(queue.id, self.positions[queue.id].committed))
-        end = self._ripe_end(queue, first)
-        fair = math.ceil((end - first) / max(1, len(self._members)))
-        end = min(end, first + max(1, min(fair, limit, self.share_settings["run_messages"])))
-        if end > first:
-            self._next[queue.id] = end
-            self.runs.append(FakeRun(queue, first, end))
+        backlog = self._ripe_end(queue, first) - first
+        fair = max(1, -(-backlog // max(1, len(self._members))))
+        self._next[queue.id] = last = first + min(backlog, fair, limit)
+        most = 1 if self._goes_alone(1) else self.share_settings["run_messages"]
+        for start in range(first, last, most):
+            self.runs.append(FakeRun(queue, start, min(last, start + most)))
             yield self.runs[-1]
+
+    def _goes_alone(self, delivery: int) -> bool:
+        return delivery >= min(ALONE_FROM, self.share_settings["max_deliveries"] or ALONE_FROM)
+
+    def _alone(self, run: FakeRun, offset: int) -> FakeRun:
+        """Give an offset of a run a run of its own, that nobody has."""
+        run.done.add(offset)
+        free = FakeRun(run.queue, offset, offset + 1, deliveries=run.deliveries)
+        free.lease_until_ms = self.clock.now_ms()
+        self.runs.append(free)
+        return self.runs[-1]
 
     def _ripe_end(self, queue: FakeQueue, first: int) -> int:
         ripe_ms = self.clock.now_ms() - (
@@ -269,7 +281,7 @@ class FakeShareGroup(FakeGroup):
             "deliveries": run.deliveries,
             "lease_ms": self.share_settings["lease_ms"],
             "messages": [message.view() for message in messages if message.offset in left],
-            "skipped": [[offset, offset + 1] for offset in range(run.first, run.end) if offset not in left],
+            "skipped": ranges(set(range(run.first, run.end)) - left),
             **origin,
         }
 
