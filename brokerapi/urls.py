@@ -54,6 +54,8 @@ urlpatterns = [
     path("api/v1/groups/<str:group>/rebalances", rebalances.Rebalances.as_view()),
     path("api/v1/groups/<str:group>/subscriptions", subscriptions.Subscriptions.as_view()),
     path("api/v1/groups/<str:group>/subscriptions/<str:topic>", subscriptions.Subscription.as_view()),
+    path("api/v1/groups/<str:group>/share/runs", endpoints.Runs.as_view()),
+    path("api/v1/groups/<str:group>/share/runs/release", endpoints.ReleaseRuns.as_view()),
     path("api/v1/groups/<str:group>/failed", dead.Failed.as_view()),
     path("api/v1/groups/<str:group>/dead", dead.DeadMessages.as_view()),
     path("api/v1/groups/<str:group>/dead/summary", dead.DeadSummary.as_view()),

@@ -10,15 +10,21 @@ from brokerapi.schema import operation
 from brokerapi.shares import waiting
 from brokerapi.shares.share_shapes import (
     DONE,
+    RELEASE,
     SHARE,
     DoneAnswer,
     DoneRequest,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RunsAnswer,
+    RunsQuery,
     ShareAnswer,
     ShareRequest,
     report_answers,
+    runs_answer,
     share_answer,
 )
-from messagestore.shares import finishing
+from messagestore.shares import finishing, listing
 
 
 class Share(Endpoint):
@@ -46,3 +52,20 @@ class ShareDone(Endpoint):
         metrics.count_committed(member.group_id, recorded)
         answers = report_answers(asked.done, recorded)
         return call.answer(DoneAnswer(generation=group.generation, done=answers))
+
+
+class Runs(Endpoint):
+    @operation("listRuns", tag="groups", query=RunsQuery, answer=RunsAnswer)
+    def get(self, call: Call, group: str) -> HttpResponse:
+        """Leased messages of a share group: who has them, how often they were leased, until when."""
+        found = listing.runs(group=group, actor=call.actor, **call.named(RunsQuery))
+        return call.answer(runs_answer(found))
+
+
+class ReleaseRuns(Endpoint):
+    @operation("releaseRuns", tag="groups", request=ReleaseRequest, answer=ReleaseAnswer)
+    def post(self, call: Call, group: str) -> HttpResponse:
+        """Ends leases, so that the messages are delivered to another member."""
+        asked = call.read(RELEASE)
+        count = listing.release(group=group, queue=asked.queue, first=asked.first, actor=call.actor)
+        return call.answer(ReleaseAnswer(released=count))

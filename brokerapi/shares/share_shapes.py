@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, convert
 
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
@@ -16,6 +16,7 @@ from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import Done, Recorded
 from messagestore.shares.leasing import Wanted
+from messagestore.shares.listing import LeasedRuns
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.rules.groups.sharing import MOST_MESSAGES
@@ -118,7 +119,7 @@ class RunAnswer(Answer, kw_only=True, omit_defaults=True):
     recovered: bool = False
 
 
-class QueueState(Answer, kw_only=True):
+class SharedQueue(Answer, kw_only=True):
     """A queue that gives nothing now: `state` is stopped, runs_exhausted, corrupt or unavailable."""
 
     queue: int
@@ -131,7 +132,7 @@ class ShareAnswer(Answer, kw_only=True, omit_defaults=True):
     generation: int
     runs: list[RunAnswer]
     done: list[ReportAnswer]
-    queues: list[QueueState]
+    queues: list[SharedQueue]
     retry_after_ms: int | UnsetType = UNSET
 
 
@@ -142,7 +143,58 @@ class DoneAnswer(Answer, kw_only=True):
     done: list[ReportAnswer]
 
 
+class RunsQuery(Request, kw_only=True):
+    """Runs of one queue, or of all that the group reads."""
+
+    queue: Id | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class ReleaseRequest(Request, kw_only=True):
+    """Runs whose lease is to end: those of a queue that begin at an offset."""
+
+    queue: Id
+    first: Id
+
+
+class ReleaseAnswer(Answer, kw_only=True):
+    """How many leases were ended."""
+
+    released: int
+
+
+class ListedRunAnswer(Answer, kw_only=True):
+    """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
+
+    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the lease is over.
+    """
+
+    topic: str
+    queue: int
+    number: int
+    first: int
+    end: int
+    owner: str | None
+    deliveries: int
+    messages: int
+    finished: int
+    lease_left_ms: int
+
+
+class RunsAnswer(Answer, kw_only=True):
+    """Runs by queue and offset; `away` names the nodes that did not answer."""
+
+    runs: list[ListedRunAnswer]
+    away: list[str]
+
+
+def runs_answer(found: LeasedRuns) -> RunsAnswer:
+    runs = [convert(one, ListedRunAnswer, from_attributes=True) for one in found.runs]
+    return RunsAnswer(runs=runs, away=sorted(found.away))
+
+
 SHARE = Body(ShareRequest)
+RELEASE = Body(ReleaseRequest)
 DONE = Body(DoneRequest)
 
 
@@ -152,7 +204,7 @@ def share_answer(asked: ShareRequest, answered: Answered, kind: formats.Format) 
         generation=answered.group.generation,
         runs=[_run(one, kind) for one in shared.runs],
         done=report_answers(asked.done, answered.recorded),
-        queues=[QueueState(queue=queue, state=state) for queue, state in sorted(shared.states.items())],
+        queues=[SharedQueue(queue=queue, state=state) for queue, state in sorted(shared.states.items())],
         retry_after_ms=UNSET if answered.retry_after_ms is None else answered.retry_after_ms,
     )
 

@@ -91,6 +91,11 @@ def known(*, group_id: int, node: Node, queues: Collection[int]) -> Mapping[int,
     return {queue: _known[group_id, queue] for queue in queues if (group_id, queue) in _known}
 
 
+def prepare(node: Node) -> None:
+    """Make sure that a node has the tables: one of an earlier version gets them. Raises NodeUnavailable."""
+    delayed_store.prepare(node)
+
+
 def forget(group_id: int, queue: int) -> None:
     """Read a queue anew at its next use: it is not as it was thought to be."""
     _known.pop((group_id, queue), None)
@@ -137,7 +142,7 @@ def _turn_of(group_id: int, node_id: int) -> threading.Lock:
 
 
 def _read(group_id: int, node: Node, queues: Sequence[int]) -> None:
-    delayed_store.prepare(node)  # a node of an earlier version lacks the tables
+    prepare(node)
     with node.reading() as session:
         views = _started(
             session, group_id, position_sql.read_views(session, group_id=group_id, queues=queues)

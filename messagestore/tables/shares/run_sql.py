@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 
 from messagestore.engine.mysql_session import Session, Step
 from messagestore.tables.running import ids, rows_of, step
+from messagestore.tables.shares import position_sql
+from metadata.grouping import grouped
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Grant
 
+MOST_LISTED = 20_000  # runs that are read at once
 NEVER = (1 << 31) - 1  # deliveries that no run has
 Key = tuple[int, int, int]  # queue, first offset, end
 
@@ -273,6 +276,40 @@ def select_held(
     """Runs of some queues that an owner has, the lowest first."""
     named = {"group_id": group_id, "queues": ids(queues), "owner": owner, "most": most}
     return [_run(row[0], row[1:]) for row in rows_of(session, "select_held_runs", **named)]
+
+
+class Standing(NamedTuple):
+    """Leases of a queue: messages that are out, those of them that were leased before, and the ms until the
+    lease ends that began first; None without one that lasts."""
+
+    next_offset: int
+    in_flight: int = 0
+    redelivered: int = 0
+    oldest_left_ms: int | None = None
+
+
+def standing(session: Session, *, group_id: int, queues: Sequence[int]) -> dict[int, Standing]:
+    """{queue: leases} of the queues that a share group has begun to read."""
+    views = position_sql.read_views(session, group_id=group_id, queues=queues)
+    runs = grouped(
+        (one.run.queue, one)
+        for one in list_runs(session, group_id=group_id, queues=queues, most=MOST_LISTED)
+        if one.run.queue in views and one.run.epoch == views[one.run.queue].epoch
+    )
+    return {
+        queue: _standing(view.next_offset or 0, runs.get(queue, []))
+        for queue, view in views.items()
+        if view.has_started
+    }
+
+
+def _standing(next_offset: int, runs: Sequence[ListedRun]) -> Standing:
+    live = [one for one in runs if one.lease_left_ms > 0]
+    again = (one.run.left.bit_count() for one in live if one.run.deliveries > 1)
+    unfinished = sum(one.run.left.bit_count() for one in runs)
+    return Standing(
+        next_offset, unfinished, sum(again), min((one.lease_left_ms for one in live), default=None)
+    )
 
 
 def list_runs(session: Session, *, group_id: int, queues: Sequence[int], most: int) -> list[ListedRun]:
