@@ -169,7 +169,7 @@ class FakeBroker:
                 self._changed.notify_all()
             self._raise_fault(method, path, after=True)
         for part in (answer, *answer.get("queues", ()), *answer.get("runs", ())):
-            if part.get("messages"):
+            if isinstance(part.get("messages"), list):
                 sent = self._codec.encode({"messages": part["messages"]})
                 part["messages"] = self._codec.decode(sent)["messages"]
         return answer
@@ -306,7 +306,8 @@ class FakeBroker:
 
     def _share_runs(self, group: str) -> dict[str, Any]:
         found = self._share_group(self.find_group(group))
-        return {"runs": [found.listed(run) for run in sorted(found.runs, key=lambda run: run.lease_until_ms)]}
+        runs = sorted(found.runs, key=lambda run: (run.queue.id, run.first, run.end))
+        return {"runs": [found.listed(run) for run in runs], "away": []}
 
     def _free_runs(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"released": self._share_group(self.find_group(group)).free(body["queue"], body["first"])}

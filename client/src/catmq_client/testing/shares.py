@@ -172,7 +172,7 @@ class FakeShareGroup(FakeGroup):
             "end": run.end,
             "owner": name,
             "deliveries": run.deliveries,
-            "messages": run.end - run.first,
+            "messages": len(run.left),
             "finished": run.end - run.first - len(run.left),
             "lease_left_ms": run.lease_until_ms - self.clock.now_ms(),
         }
