@@ -171,6 +171,23 @@ def test_a_poison_message_is_dead_after_five_leases_and_repeats_no_others(broker
     assert handled == Counter(range(100)) + Counter({50: 4})
 
 
+def test_nothing_is_held_beside_a_message_that_was_lost_twice(broker: FakeBroker, make: Make) -> None:
+    send(broker, 20)
+    for life in range(2):
+        one = make(name=f"m{life}", auto_accept=False)
+        assert one.poll(10, timeout_s=LIMIT_S)
+        broker.cut_off(f"m{life}")
+        broker.advance(31)
+    free = threading.Event()
+    with Running(make(name="m2"), lambda m: free.wait(LIMIT_S), threads=4) as running:
+        until(lambda: running.got)
+        running.consumer._state.wait(0.2)  # it would have pulled by then
+        mine = [run for run in broker.runs("g") if run.owner.startswith("m2.")]
+        assert [(run.first, run.end, run.deliveries) for run in mine] == [(0, 1, 3)]
+        free.set()
+        until(lambda: committed(broker) == 20)
+
+
 def test_a_member_that_expired_registers_again_and_may_finish(broker: FakeBroker, make: Make) -> None:
     send(broker, 1)
     one = make(auto_accept=False)

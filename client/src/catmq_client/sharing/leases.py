@@ -227,9 +227,12 @@ class LeaseBook(GroupState):
         """Return how many more messages to ask for now.
 
         As many as the application would begin with at once, and ahead of it no more than it will begin with
-        in AHEAD_S: what waits behind a slow message could be at work elsewhere.
+        in AHEAD_S: what waits behind a slow message could be at work elsewhere. None beside a message that
+        may be the one that kills its workers: what they hold dies with them, and counts as delivered.
         """
         options = self.share_options
+        if any(run.is_suspect() for run in self.runs.values()):
+            return 0
         soon = min(
             2 * self.most_at_work if self.in_run else PREFETCH, self._pace.per_s(self.finished) * AHEAD_S
         )

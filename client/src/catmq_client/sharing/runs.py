@@ -11,6 +11,8 @@ from catmq_client.message import Message
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import lease_clock
 
+# Messages are delivered one by one from this delivery on.
+SUSPECT_FROM = 3
 # Queue, first offset and grant: a run that is leased again comes under another grant.
 Place = tuple[int, int, str]
 
@@ -36,6 +38,7 @@ class HeldRun(OwnedQueue):
         self.deliveries: int = item["deliveries"]
         self.lease_s: float = item["lease_ms"] / 1000
         self.lease_until = sent_at + self.lease_s
+        self._leased_at = time.monotonic()
         # Delivered, and neither finished nor given back.
         self.open: set[int] = set()
         # Those of them that the application got, with the time, monotonic.
@@ -143,6 +146,11 @@ class HeldRun(OwnedQueue):
         self.skipped -= report.finished
         if not (self.finished or self.leaving):
             self.news_since = None
+
+    def is_suspect(self) -> bool:
+        """Return True for a lease after workers were lost with these messages, twice at least."""
+        is_new = time.monotonic() - self._leased_at < self.lease_s
+        return bool(self.open) and self.deliveries >= SUSPECT_FROM and is_new
 
     def is_over(self) -> bool:
         """Return True if each offset is finished or given back."""
