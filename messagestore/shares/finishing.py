@@ -112,7 +112,7 @@ class _Work:
         self._found: dict[int, Recorded] = {}
 
     def record(self, entries: Sequence[_Entry]) -> dict[int, Recorded]:
-        """What came of each, by its place."""
+        """Return what came of each, by its place."""
         try:
             whole = [one for one in entries if one.done.whole]
             self._finish(whole)
