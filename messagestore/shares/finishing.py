@@ -42,7 +42,7 @@ class Done(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What came of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or `unavailable`.
+    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or `unavailable`.
 
     `handled`: the messages that it finished. `lease_ms`: of a lease that begins anew.
     """

@@ -101,7 +101,7 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
         "The leases of a share group contradict each other or its position. Messages may be delivered to two "
         "members, or not at all.",
         "Reset the group to its committed offset, which ends all leases: catmq offsets reset GROUP TOPIC "
-        "--to COMMITTED --queue QUEUE",
+        "--to N --queue QUEUE",
     ),
     "committed_below": Kind(
         "The committed offset is negative. Pulls from it fail.",

@@ -289,10 +289,11 @@ def select_held(
 
 
 class Standing(NamedTuple):
-    """Leases of a queue: messages that are out, those of them that were leased before, and the ms until the
-    lease ends that began first; None without one that lasts."""
+    """Leases of a queue: runs, messages that are out, those of them that were leased before, and the ms until
+    the lease ends that began first; None without one that lasts."""
 
     next_offset: int
+    runs: int = 0
     in_flight: int = 0
     redelivered: int = 0
     oldest_left_ms: int | None = None
@@ -317,9 +318,8 @@ def _standing(next_offset: int, runs: Sequence[ListedRun]) -> Standing:
     live = [one for one in runs if one.lease_left_ms > 0]
     again = (one.run.left.bit_count() for one in live if one.run.deliveries > 1)
     unfinished = sum(one.run.left.bit_count() for one in runs)
-    return Standing(
-        next_offset, unfinished, sum(again), min((one.lease_left_ms for one in live), default=None)
-    )
+    oldest = min((one.lease_left_ms for one in live), default=None)
+    return Standing(next_offset, len(runs), unfinished, sum(again), oldest)
 
 
 def list_runs(session: Session, *, group_id: int, queues: Sequence[int], most: int) -> list[ListedRun]:
