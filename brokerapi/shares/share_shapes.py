@@ -158,7 +158,7 @@ class ReleaseRequest(Request, kw_only=True):
 
 
 class ReleaseAnswer(Answer, kw_only=True):
-    """How many leases were ended."""
+    """The number of leases that were ended."""
 
     released: int
 

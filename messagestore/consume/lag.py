@@ -37,10 +37,10 @@ class QueueLag:
     """A queue as a group reads it; what a node that is away would tell is None.
 
     `lag` = head - committed, without declared gaps and what retention took; `lag_ms` = the node's time
-    now - when the first unread message was stored, 0 when there is none. In a share group `in_flight` are
-    the messages that were leased and are not finished, `redelivered` those of them that a member has for the
-    second time or later, and `oldest_lease_ms` is how long ago the oldest lease began; their lag is not
-    counted from `committed`, as messages above that are finished already. `owner` is the member's name;
+    now - when the first unread message was stored, 0 when there is none. Of a share group: `runs`, the
+    messages in them (`in_flight`), those that members have for the second time or later (`redelivered`), and
+    how long ago the oldest lease began. Its lag is not counted from `committed`, as messages above that may
+    be finished. `owner` is the member's name;
     `instance` the reader's, None unless the group broadcasts. The node was
     asked after `asked_ms` and had told by `told_ms`, of its own clock.
     """
@@ -56,6 +56,7 @@ class QueueLag:
     low: int | None = None
     lag: int | None = None
     lag_ms: int | None = None
+    runs: int | None = None
     in_flight: int | None = None
     redelivered: int | None = None
     oldest_lease_ms: int | None = None
@@ -189,6 +190,7 @@ def _shared(one: QueueLag, leased: Standing, gaps: Sequence[tuple[int, int]], le
     return replace(
         one,
         lag=left(first, head, gaps=gaps) + leased.in_flight,
+        runs=leased.runs,
         in_flight=leased.in_flight,
         redelivered=leased.redelivered,
         oldest_lease_ms=oldest_ms,

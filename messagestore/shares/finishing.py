@@ -42,7 +42,7 @@ class Done(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What came of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or `unavailable`.
+    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or `unavailable`.
 
     `handled`: the messages that it finished. `lease_ms`: of a lease that begins anew.
     """
@@ -112,7 +112,7 @@ class _Work:
         self._found: dict[int, Recorded] = {}
 
     def record(self, entries: Sequence[_Entry]) -> dict[int, Recorded]:
-        """What came of each, by its place."""
+        """Return what came of each, by its place."""
         try:
             whole = [one for one in entries if one.done.whole]
             self._finish(whole)

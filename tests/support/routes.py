@@ -191,7 +191,8 @@ class World:
             actor=ME,
         )
         return {
-            "topic": topic, "group": group, "queue": queue, "stored": f"{queue}-0", "reset": move.reset,
+            "topic": topic, "group": group, "queue": queue, "stored": f"{queue}-0",
+            "first": 0, "reset": move.reset,
             "delayed": receipt.message_id, "redrive": redrive.id, "dead": dead_letters.dead_id(1, 1),
             "report": reports.keep(name="volume", engine="direct", settings={}, rows=[{"n": 1}], actor=ME),
             "run": JobRun.objects.create(name="report_volume", started_at=database_now()).pk,

@@ -859,6 +859,13 @@ SELECT p.epoch, p.next_offset, r.first_offset, r.end_offset, r.done
   LEFT JOIN share_run r ON r.group_id = p.group_id AND r.queue_id = p.queue_id AND r.epoch = p.epoch
  WHERE p.group_id = :group_id AND p.queue_id = :queue ORDER BY r.first_offset, r.end_offset LIMIT :most
 
+-- name: select_queue_shares
+SELECT p.group_id, p.epoch, p.next_offset, r.first_offset, r.end_offset, r.epoch, r.grant_no, r.owner, r.deliveries,
+       r.done
+  FROM share_position p
+  LEFT JOIN share_run r ON r.group_id = p.group_id AND r.queue_id = p.queue_id AND r.epoch = p.epoch
+ WHERE p.queue_id = :queue
+
 -- name: raise_committed
 UPDATE reader SET committed = :position
  WHERE group_id = :group_id AND instance = '' AND queue_id = :queue AND epoch = :epoch AND committed < :position

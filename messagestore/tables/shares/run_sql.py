@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session, Step
 from messagestore.tables.running import ids, rows_of, step
 from messagestore.tables.shares import position_sql
@@ -75,6 +76,15 @@ class Taken(NamedTuple):
 
     next_offset: int | None
     runs: list[Run | None]
+
+
+class QueueShare(NamedTuple):
+    """Leases of one share group in a queue, of the epoch of its position."""
+
+    group_id: int
+    epoch: int
+    next_offset: int
+    runs: list[Run]
 
 
 class ListedRun(NamedTuple):
@@ -279,10 +289,11 @@ def select_held(
 
 
 class Standing(NamedTuple):
-    """Leases of a queue: messages that are out, those of them that were leased before, and the ms until the
-    lease ends that began first; None without one that lasts."""
+    """Leases of a queue: runs, messages that are out, those of them that were leased before, and the ms until
+    the lease ends that began first; None without one that lasts."""
 
     next_offset: int
+    runs: int = 0
     in_flight: int = 0
     redelivered: int = 0
     oldest_left_ms: int | None = None
@@ -307,12 +318,25 @@ def _standing(next_offset: int, runs: Sequence[ListedRun]) -> Standing:
     live = [one for one in runs if one.lease_left_ms > 0]
     again = (one.run.left.bit_count() for one in live if one.run.deliveries > 1)
     unfinished = sum(one.run.left.bit_count() for one in runs)
-    return Standing(
-        next_offset, unfinished, sum(again), min((one.lease_left_ms for one in live), default=None)
-    )
+    oldest = min((one.lease_left_ms for one in live), default=None)
+    return Standing(next_offset, len(runs), unfinished, sum(again), oldest)
 
 
 def list_runs(session: Session, *, group_id: int, queues: Sequence[int], most: int) -> list[ListedRun]:
     """At most so many runs of some queues, by queue and offset."""
     rows = rows_of(session, "select_share_runs", group_id=group_id, queues=ids(queues), most=most)
     return [ListedRun(_run(row[0], row[1:-1]), int(row[-1]) // 1000) for row in rows]
+
+
+def shares_of(session: Session, *, queue: int) -> list[QueueShare]:
+    """The leases of every share group in a queue, as of one moment; none on a node without such tables."""
+    try:
+        rows = rows_of(session, "select_queue_shares", queue=queue)
+    except db_errors.Altered:
+        return []
+    found: dict[int, QueueShare] = {}
+    for group_id, epoch, next_offset, *run in rows:
+        share = found.setdefault(group_id, QueueShare(group_id, epoch, next_offset, []))
+        if run[0] is not None:
+            share.runs.append(_run(queue, run))
+    return [*found.values()]
