@@ -65,9 +65,8 @@ class Membership(Part):
         topics: list[str],
         name: str,
         sdk: str,
-        group_settings: Mapping[str, Any],
+        group_settings: Mapping[str, Any],  # they count when this member makes the group
     ) -> None:
-        """`group_settings` count when this member makes the group."""
         super().__init__(transport=transport, state=state)
         self._group_settings = group_settings
         self._group = group

@@ -55,7 +55,7 @@ class ShareMessage(Message):
 
     @property
     def is_held(self) -> bool:
-        """Whether the message is this member's, as far as it knows."""
+        """True while the message is this member's, as far as it knows."""
         return self._run.is_ours(self.offset)
 
     def accept(self) -> bool:
