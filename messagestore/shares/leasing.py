@@ -121,7 +121,8 @@ def _queues(group: GroupInfo, topic: TopicInfo) -> list[QueueInfo]:
     known = snapshot.current()
     failures = known.failure_topics.get((group.id, topic.id))
     ids = (*topic.queues, *(failures.queues if failures is not None else ()))
-    return [known.queues[queue] for queue in ids if queue in known.queues]
+    there = (known.queues[queue] for queue in ids if queue in known.queues)
+    return [one for one in there if one.state in known_queues.READABLE]
 
 
 class _Work:
