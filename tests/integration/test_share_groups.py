@@ -21,7 +21,7 @@ from messagestore.produce.publish import publish
 from messagestore.retries import lost_leases
 from messagestore.shares import known_queues, taking, upkeep
 from messagestore.shares.finishing import Done
-from messagestore.tables import node_sql, promotion_sql
+from messagestore.tables import message_sql, node_sql, promotion_sql
 from messagestore.tables.shares import run_sql
 from messagestore.topology import queues, subscriptions, topics
 from metadata.brokers import discovery
@@ -233,6 +233,41 @@ def test_a_hole_that_nobody_declared_delivers_nothing_and_is_reported(queue: int
     while leased := lease(one):
         found += offsets(leased)
     assert sorted(found) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def test_runs_whose_messages_cannot_be_read_are_given_back(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = member()
+    send(*TEN)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise db_errors.Altered("no such column: body")
+
+    monkeypatch.setattr(message_sql, "select_rows", fail)
+    told = asked(one)
+    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    monkeypatch.undo()
+    forget()
+    (found,) = lease(one)
+    assert (offsets([found]), found.run.deliveries) == (list(range(10)), 1), "nobody had them yet"
+
+
+def test_a_run_that_two_members_want_goes_to_one_of_them(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = member(), member("two")
+    send(*TEN)
+    (run,) = lease(one, max_messages=5)
+    end_leases(run)
+    take_over, others = run_sql.take_over, []
+
+    def other_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        others.extend(lease(two))
+        return take_over(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "take_over", other_first)
+    mine = lease(one)
+    assert (offsets(others), offsets(mine)) == ([0, 1, 2, 3, 4], [5, 6, 7])
 
 
 def test_a_young_message_waits_for_its_time(queue: int) -> None:
