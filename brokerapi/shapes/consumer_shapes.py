@@ -262,16 +262,16 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> Heartbea
         generation=told.generation,
         assigned=assigned(told.assigned),
         revoked=list(told.revoked),
-        subscriptions=delivery_settings(group_id, _topics(told, group_id)),
+        subscriptions=delivery_settings(group_id, topics_read(group_id, told.assigned)),
     )
 
 
-def _topics(told: consumers.HeartbeatAnswer, group_id: int) -> set[str]:
-    """The topics that a member reads: in a share group every one of the group's."""
+def topics_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
+    """The topics that a member reads, of what it was assigned; in a share group every one of the group's."""
     known = snapshot.current()
     group = known.groups.get(group_id)
     if group is None or not group.is_share:
-        return {one.topic for one in told.assigned}
+        return {one.topic for one in assigned}
     read = (known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id))
     return {topic.name for topic in read if topic is not None}
 

@@ -74,7 +74,7 @@ class Heartbeat(Endpoint):
 def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
     """The refusal of a heartbeat, with what the nodes say that its member owns."""
     owned = node_owners.owned(member)
-    settings = delivery_settings(member.group_id, {one.topic for one in owned})
+    settings = delivery_settings(member.group_id, consumer_shapes.topics_read(member.group_id, owned))
     return errors.respond(error, assigned=consumer_shapes.assigned(owned), subscriptions=settings)
 
 

@@ -23,6 +23,8 @@ from messagestore.tables.shares.position_sql import ShareView
 from metadata.cache import snapshot
 
 BELIEVED_S = 1.0
+KEPT_S = 600.0  # what nobody asks for any more
+READABLE = ("read_write", "read_only")  # states of queues that have a position
 MAX_RUNS = 2_000  # of a group in a queue, about: they are counted at each reading
 Pair = tuple[int, int]  # group, queue
 
@@ -71,6 +73,7 @@ class Known:
 
 
 _known: dict[Pair, Known] = {}
+_missing: dict[Pair, float] = {}  # without a reader row, and when that was seen
 _touched: set[Pair] = set()  # whose committed offset may rise
 _guard = threading.Lock()
 _turns: dict[Pair, threading.Lock] = {}  # by group and node
@@ -81,13 +84,10 @@ def known(*, group_id: int, node: Node, queues: Collection[int]) -> Mapping[int,
 
     Raises NodeUnavailable, `db_errors.*`.
     """
-    fresh = _fresh(group_id, queues)
-    if len(fresh) == len(queues):
-        return fresh
-    with _turn_of(group_id, node.info.id):  # one thread reads for all
-        old = sorted(set(queues) - _fresh(group_id, queues).keys())
-        if old:
-            _read(group_id, node, old)
+    if _old(group_id, queues):
+        with _turn_of(group_id, node.info.id):  # one thread reads for all
+            if old := _old(group_id, queues):
+                _read(group_id, node, old)
     return {queue: _known[group_id, queue] for queue in queues if (group_id, queue) in _known}
 
 
@@ -125,15 +125,32 @@ def taken_touched() -> set[Pair]:
 
 def evict_except(queues: Collection[int]) -> None:
     """Forget all queues but these."""
-    for pair in list(_known):
-        if pair[1] not in queues:
+    for memory in (_known, _missing):
+        for pair in list(memory):
+            if pair[1] not in queues:
+                memory.pop(pair, None)
+
+
+def evict_unused() -> None:
+    """Forget what was not read for long."""
+    since = time.monotonic() - KEPT_S
+    for pair, one in list(_known.items()):
+        if one.read_at < since:
             _known.pop(pair, None)
+    for pair, seen_at in list(_missing.items()):
+        if seen_at < since:
+            _missing.pop(pair, None)
 
 
-def _fresh(group_id: int, queues: Collection[int]) -> dict[int, Known]:
+def _old(group_id: int, queues: Collection[int]) -> list[int]:
+    """Those of some queues that are to be read, rising."""
     since = time.monotonic() - BELIEVED_S
-    found = {queue: _known.get((group_id, queue)) for queue in queues}
-    return {queue: one for queue, one in found.items() if one is not None and one.read_at > since}
+    return sorted(queue for queue in queues if _read_at((group_id, queue)) <= since)
+
+
+def _read_at(pair: Pair) -> float:
+    one = _known.get(pair)
+    return one.read_at if one is not None else _missing.get(pair, float("-inf"))
 
 
 def _turn_of(group_id: int, node_id: int) -> threading.Lock:
@@ -155,6 +172,7 @@ def _read(group_id: int, node: Node, queues: Sequence[int]) -> None:
         view = views.get(queue)
         if view is None:
             _known.pop((group_id, queue), None)
+            _missing[group_id, queue] = now
             continue
         mine = gaps.get(queue, ())
         start = _behind_gaps(max(view.next_offset or 0, view.low), mine)

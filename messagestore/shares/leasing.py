@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from zlib import crc32
 
@@ -35,7 +35,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo, TopicInfo
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.rows import no_group
-from metadata.errors import Code, NodeUnavailable, NotFound, Unavailable
+from metadata.errors import CatmqError, Code, NodeUnavailable, NotFound, Unavailable
 from metadata.grouping import grouped
 from metadata.rules.groups import sharing
 
@@ -121,7 +121,8 @@ def _queues(group: GroupInfo, topic: TopicInfo) -> list[QueueInfo]:
     known = snapshot.current()
     failures = known.failure_topics.get((group.id, topic.id))
     ids = (*topic.queues, *(failures.queues if failures is not None else ()))
-    return [known.queues[queue] for queue in ids if queue in known.queues]
+    there = (known.queues[queue] for queue in ids if queue in known.queues)
+    return [one for one in there if one.state in known_queues.READABLE]
 
 
 class _Work:
@@ -209,13 +210,23 @@ class _Work:
             runs = [] if one.corrupt else self._runs(node, info.id, one)
             if not runs:
                 break
-            if found := delivery.of(runs):
+            if found := self._delivered(node, delivery, runs):
                 return found
             one.corrupt = bool(delivery.corrupt)
         else:
             self._again_at = 0.0  # there was something, of which nothing is for this group
         self._wait_for(info.id, one)
         return []
+
+    def _delivered(self, node: Node, delivery: Delivery, runs: Sequence[Run]) -> list[Leased]:
+        """The runs with their messages; where these cannot be read, the runs are given back."""
+        try:
+            return delivery.of(runs)
+        except CatmqError:
+            with suppress(CatmqError):  # else they wait for the end of their lease
+                for run in runs:
+                    taking.put_back(node=node, group_id=self._group.id, run=run, bits=run.left)
+            raise
 
     def _runs(self, node: Node, queue: int, one: Known) -> list[Run]:
         """Runs whose lease is over, else new ones."""

@@ -95,9 +95,12 @@ def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
 
 def _taken_over(session: Session, group_id: int, run: Run, lease: Lease, *, alone: bool) -> list[Run]:
     """Take a run over, or with `alone` its first message; nothing if another member was quicker."""
-    if alone and run.length > 1:
-        return _first_alone(session, group_id, run, lease)
-    won = run_sql.take_over(session, group_id=group_id, run=run, lease=lease)
+    try:
+        if alone and run.length > 1:
+            return _first_alone(session, group_id, run, lease)
+        won = run_sql.take_over(session, group_id=group_id, run=run, lease=lease)
+    except db_errors.RolledBack:  # two members wanted it, and the server chose the other one
+        return []
     return [] if won is None else [won]
 
 

@@ -28,6 +28,7 @@ def run_once() -> None:
     """Free the runs of members that ended, and commit what this process finished: one pass of a loop."""
     free_departed()
     commit_touched()
+    known_queues.evict_unused()
 
 
 def commit_touched() -> int:
@@ -89,4 +90,5 @@ def _read(group: GroupInfo) -> Iterator[QueueInfo]:
     for one in known.subscriptions_of(group.id):
         topic = known.topics.get(one.topic_id)
         if topic is not None and one.state == "ready":
-            yield from (known.queues[queue] for queue in topic.queues if queue in known.queues)
+            there = (known.queues[queue] for queue in topic.queues if queue in known.queues)
+            yield from (info for info in there if info.state in known_queues.READABLE)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connections
 
 from messagestore import verify
 from messagestore.consume import lag, offset_reset
@@ -21,8 +23,8 @@ from messagestore.produce.publish import publish
 from messagestore.retries import lost_leases
 from messagestore.shares import known_queues, taking, upkeep
 from messagestore.shares.finishing import Done
-from messagestore.tables import node_sql, promotion_sql
-from messagestore.tables.shares import run_sql
+from messagestore.tables import message_sql, node_sql, promotion_sql
+from messagestore.tables.shares import position_sql, run_sql
 from messagestore.topology import queues, subscriptions, topics
 from metadata.brokers import discovery
 from metadata.cache import snapshot
@@ -235,6 +237,41 @@ def test_a_hole_that_nobody_declared_delivers_nothing_and_is_reported(queue: int
     assert sorted(found) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
 
 
+def test_runs_whose_messages_cannot_be_read_are_given_back(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = member()
+    send(*TEN)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise db_errors.Altered("no such column: body")
+
+    monkeypatch.setattr(message_sql, "select_rows", fail)
+    told = asked(one)
+    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    monkeypatch.undo()
+    forget()
+    (found,) = lease(one)
+    assert (offsets([found]), found.run.deliveries) == (list(range(10)), 1), "nobody had them yet"
+
+
+def test_a_run_that_two_members_want_goes_to_one_of_them(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = member(), member("two")
+    send(*TEN)
+    (run,) = lease(one, max_messages=5)
+    end_leases(run)
+    take_over, others = run_sql.take_over, []
+
+    def other_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        others.extend(lease(two))
+        return take_over(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "take_over", other_first)
+    mine = lease(one)
+    assert (offsets(others), offsets(mine)) == ([0, 1, 2, 3, 4], [5, 6, 7])
+
+
 def test_a_young_message_waits_for_its_time(queue: int) -> None:
     one = member()
     subscription_rows.update(group="mails", topic="orders", settings={"delay_s": 60}, actor=ME)
@@ -410,3 +447,65 @@ def test_callers_that_ask_together_share_a_transaction(queue: int, monkeypatch: 
         go.set()
         leased = [offset for one in found for offset in offsets(one.result())]
     assert (sorted(leased), wishes) == (list(range(60)), [1, 5])
+
+
+def test_leases_and_reports_ask_no_metadata(queue: int) -> None:
+    one = member()
+    send(*TEN)
+
+    def refuse(*_: Any) -> Any:
+        raise OperationalError("metadata is away")
+
+    with ExitStack() as blocked:
+        for alias in connections:
+            blocked.enter_context(connections[alias].execute_wrapper(refuse))
+        (run,) = lease(one)
+        assert report(one, run, finished=[(0, 3)], renew=True) == "ok"
+        assert committed(queue) == 3
+        with pytest.raises(OperationalError):
+            ConsumerGroup.objects.exists()
+
+
+def test_members_that_die_cost_repeats_of_their_own_runs_and_nothing_else(queue: int) -> None:
+    total, dying = 300, {1, 4}
+    who = [member(f"m{n}", run_messages=5, max_deliveries=0) for n in range(6)]
+    send(*map(str, range(total)))
+    handled: list[int] = []
+    lost: list[int] = []
+    guard = threading.Lock()
+
+    def work(n: int) -> None:
+        calls, idle = 0, 0
+        while idle < 50:
+            leased = lease(who[n], max_messages=5)
+            idle = 0 if leased else idle + 1
+            if not leased:
+                threading.Event().wait(0.02)
+            for one in leased:
+                calls += 1
+                with guard:
+                    handled.extend(offsets([one]))
+                if n in dying and calls % 3 == 0:  # it handled all and is killed before it says so
+                    with guard:
+                        lost.extend(offsets([one]))
+                    end_leases(one)
+                else:
+                    assert report(who[n], one, whole=True) in ("ok", "gone", "lost")
+            with node_pools.node_of(queue).reading() as session:
+                if position_sql.read_floor(session, group_id=who[n].group_id, queue=queue) == (
+                    position_sql.Floor(known_epoch(queue), total)
+                ):
+                    return
+
+    with ThreadPoolExecutor(len(who)) as threads:
+        list(threads.map(work, range(len(who))))
+    assert set(handled) == set(range(total))
+    assert len(handled) - total <= len(lost)
+    assert (committed(queue), runs(queue)) == (total, [])
+
+
+def known_epoch(queue: int) -> int:
+    """The epoch of the group's position."""
+    group_id = snapshot.find_group("mails").id
+    with node_pools.node_of(queue).reading() as session:
+        return position_sql.read_views(session, group_id=group_id, queues=[queue])[queue].epoch

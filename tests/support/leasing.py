@@ -92,6 +92,7 @@ def end_leases(one: Leased) -> None:
 def forget() -> None:
     """Knows nothing of the queues any more, like another process, or a second later."""
     known_queues._known.clear()
+    known_queues._missing.clear()
 
 
 def runs(queue: int) -> list[Run]:
