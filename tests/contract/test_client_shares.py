@@ -75,6 +75,19 @@ def test_what_a_consumer_leaves_unfinished_comes_again_at_once(
     assert time.monotonic() - begun < 4.0, "it did not wait for the lease"
 
 
+def test_a_pull_that_still_waits_takes_nothing_for_a_consumer_that_closed(
+    broker: Broker, queue: int, transport: HttpTransport
+) -> None:
+    with member(transport, name="one") as one:
+        one.poll(timeout_s=0.5)
+    snapshot.refresh()  # as the loop of a worker would
+    with member(transport, name="two", consumer_timeout_ms=3_000) as two:
+        two.poll(timeout_s=0.2)
+        send(transport, 4)
+        got = [next(two) for _ in range(4)]
+    assert [message.deliveries for message in got] == [1] * 4
+
+
 def test_a_message_is_released_rejected_and_retried(
     failure_node: str, broker: Broker, queue: int, transport: HttpTransport
 ) -> None:
