@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from brokerapi.shares import endpoints
 from brokerapi.views import (
     about,
     brokers,
@@ -33,6 +34,8 @@ urlpatterns = [
     path("api/v1/consumers/<str:consumer>/pull", consumers.Pull.as_view()),
     path("api/v1/consumers/<str:consumer>/commit", consumers.Commit.as_view()),
     path("api/v1/consumers/<str:consumer>/failures", consumers.Failures.as_view()),
+    path("api/v1/consumers/<str:consumer>/share", endpoints.Share.as_view()),
+    path("api/v1/consumers/<str:consumer>/share/done", endpoints.ShareDone.as_view()),
     # Managing
     path("api/v1/topics", topics.Topics.as_view()),
     path("api/v1/topics/<str:topic>", topics.Topic.as_view()),
@@ -51,6 +54,8 @@ urlpatterns = [
     path("api/v1/groups/<str:group>/rebalances", rebalances.Rebalances.as_view()),
     path("api/v1/groups/<str:group>/subscriptions", subscriptions.Subscriptions.as_view()),
     path("api/v1/groups/<str:group>/subscriptions/<str:topic>", subscriptions.Subscription.as_view()),
+    path("api/v1/groups/<str:group>/share/runs", endpoints.Runs.as_view()),
+    path("api/v1/groups/<str:group>/share/runs/release", endpoints.ReleaseRuns.as_view()),
     path("api/v1/groups/<str:group>/failed", dead.Failed.as_view()),
     path("api/v1/groups/<str:group>/dead", dead.DeadMessages.as_view()),
     path("api/v1/groups/<str:group>/dead/summary", dead.DeadSummary.as_view()),

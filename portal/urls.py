@@ -10,7 +10,7 @@ from portal.actions.action import Action
 from portal.auth.access import View, login_required_page
 from portal.auth.logins import LoginForm
 from portal.views.failures import failures, redriving
-from portal.views.groups import consumers, group_actions, groups, resetting, subscribing
+from portal.views.groups import consumers, group_actions, groups, leases, resetting, subscribing
 from portal.views.jobs import operations, pipeline, reports
 from portal.views.messages import messages, sending
 from portal.views.nodes import node_actions, node_places, nodes
@@ -61,6 +61,7 @@ urlpatterns = [
     page("groups/<str:name>/moves", resetting.moves_of, "moves"),
     page("groups/<str:name>/moves/<str:reset>/undo", resetting.UndoReset, "group-undo"),
     page("groups/<str:name>/rebalance", group_actions.RebalanceGroup, "group-rebalance"),
+    page("groups/<str:name>/runs/<int:queue>/<int:first>/release", leases.ReleaseRun, "run-release"),
     page("groups/<str:name>/delete", group_actions.DeleteGroup, "group-delete"),
     page("groups/<str:name>/subscribe", subscribing.Subscribe, "subscribe"),
     page("groups/<str:name>/of/<str:topic>", subscribing.ChangeSubscription, "subscription-settings"),

@@ -94,6 +94,15 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
             poll.wait()
 
 
+def take_place(consumer: ConsumerId) -> bool:
+    """Take one of the places where a thread may wait; whether one was free for this consumer."""
+    return _places.take(consumer.text)
+
+
+def give_back_place(consumer: ConsumerId) -> None:
+    _places.give_back(consumer.text)
+
+
 def _generation(group_id: int, otherwise: int) -> int:
     """The group's generation as this broker knows it; a group it does not know (yet) has not changed."""
     group = snapshot.current().groups.get(group_id)
@@ -122,7 +131,7 @@ class _LongPoll:
 
     def __exit__(self, *raised: object) -> None:
         if self._has_place:
-            _places.give_back(self._consumer.text)
+            give_back_place(self._consumer)
 
     def to_read(self) -> list[PullQueue]:
         """All queues; later those with news, and those that could not be read from their nodes."""
@@ -159,7 +168,7 @@ class _LongPoll:
     def finds_place(self) -> bool:
         """Return True if its thread may wait."""
         if not self._has_place:
-            self._has_place = _places.take(self._consumer.text)
+            self._has_place = take_place(self._consumer)
             self._until = time.monotonic() + self._asked.wait_ms / 1000
         return self._has_place
 

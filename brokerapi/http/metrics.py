@@ -32,6 +32,8 @@ from messagestore.heads import corruption
 from messagestore.heads.heads import board
 from messagestore.nodes import registry
 from messagestore.produce.publish import Run
+from messagestore.shares.delivering import Leased
+from messagestore.shares.finishing import Recorded
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Code
 from metadata.monitoring import metrics_history
@@ -97,7 +99,7 @@ def count_sent(topic: str, runs: Sequence[Run], *, bytes: int) -> None:
         metrics_history.sent(topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused)
 
 
-def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:
+def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
     """Counts the messages of a pull, by topic."""
     known = snapshot.current().queues
     total = 0
@@ -114,7 +116,7 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue]) -> None:
     PULLED.inc(total)
 
 
-def count_committed(group_id: int, committed: Iterable[Committed]) -> None:
+def count_committed(group_id: int, committed: Iterable[Committed | Recorded]) -> None:
     """Counts the positions of a commit, and by topic what it moved them past."""
     known = snapshot.current().queues
     positions = 0

@@ -30,15 +30,18 @@ MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its gr
 class RegisterRequest(Request, kw_only=True):
     """A process that joins a group. It subscribes to `topics` if the key may manage the group.
 
-    A group that does not exist is created with `mode` and `session_timeout_ms`; an existing one must have
-    the same values. A broadcasting group needs an `instance_id`.
+    A group that does not exist is created with `mode`, `session_timeout_ms` and the settings of share groups;
+    an existing one must have the same values. A broadcasting group needs an `instance_id`.
     """
 
     name: ShortText
     incarnation: UUID
     instance_id: ShortText | None = None
-    mode: Literal["clustering", "broadcasting"] | None = None
+    mode: Literal["clustering", "broadcasting", "share"] | None = None
     session_timeout_ms: Annotated[int, Meta(ge=2_000, le=300_000)] | None = None
+    lease_ms: int | None = None
+    run_messages: int | None = None
+    max_deliveries: int | None = None
     topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
     sdk: ShortText = ""
 
@@ -79,7 +82,8 @@ class Assigned(Answer, kw_only=True, omit_defaults=True):
 class HeartbeatAnswer(Answer, kw_only=True):
     """Assigned and revoked queues of `generation`. In a broadcasting group no release is necessary.
 
-    `subscriptions`: the delivery settings of each assigned topic. They may change with any answer.
+    `subscriptions`: the delivery settings of each assigned topic; in a share group of every topic that it
+    reads. They may change with any answer.
     """
 
     generation: int
@@ -258,8 +262,18 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> Heartbea
         generation=told.generation,
         assigned=assigned(told.assigned),
         revoked=list(told.revoked),
-        subscriptions=delivery_settings(group_id, {one.topic for one in told.assigned}),
+        subscriptions=delivery_settings(group_id, topics_read(group_id, told.assigned)),
     )
+
+
+def topics_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
+    """The topics that a member reads, of what it was assigned; in a share group every one of the group's."""
+    known = snapshot.current()
+    group = known.groups.get(group_id)
+    if group is None or not group.is_share:
+        return {one.topic for one in assigned}
+    read = (known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id))
+    return {topic.name for topic in read if topic is not None}
 
 
 def assigned(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:

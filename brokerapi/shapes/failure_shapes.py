@@ -8,9 +8,11 @@ from msgspec import Meta
 
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
+from messagestore.engine.messages import MOST_DELAY_MS
 from messagestore.retries.failures import Failure, Report
 from metadata.config import config
 from metadata.errors import Invalid
+from metadata.rules.groups.sharing import Grant
 
 MAX_TIME_MS = (1 << 48) - 1
 
@@ -19,15 +21,39 @@ class FailedMessage(Request, kw_only=True):
     """A message whose handler failed. The first 2,000 characters of `error` are stored: begin with its class.
 
     `first_failed_at_ms`: time of the first failure; a repeated report must have the same. `last`: its
-    retries in place are used up, so it becomes a dead letter now.
+    retries in place are used up, so it becomes a dead letter now; `final` means the same. Members of share
+    groups give the `grant` of the run instead of an `epoch`. `delay_ms`: the pause before the retry, instead
+    of that of the subscription.
     """
 
     queue: Id
-    epoch: Id
+    epoch: Id | None = None
+    grant: str | None = None
     offset: Id
     error: str | None = None
     first_failed_at_ms: Annotated[int, Meta(ge=0, le=MAX_TIME_MS)] | None = None
     last: bool = False
+    final: bool = False
+    delay_ms: Annotated[int, Meta(ge=0, le=MOST_DELAY_MS)] | None = None
+
+    def failure(self, index: int) -> Failure:
+        """The message for the layer below. Raises Invalid."""
+        grant = Grant.parse(self.grant) if self.grant is not None else None
+        if (self.epoch is None) == (self.grant is None):
+            what = "give either the epoch of the queue, or the grant of the run in a share group"
+            raise Invalid.field(f"messages[{index}].epoch", what)
+        if self.grant is not None and grant is None:
+            raise Invalid.field(f"messages[{index}].grant", "is not a grant that a broker gave")
+        return Failure(
+            queue=self.queue,
+            epoch=self.epoch or 0,
+            offset=self.offset,
+            error=self.error or "",
+            first_failed_at_ms=self.first_failed_at_ms,
+            last=self.last or self.final,
+            grant=grant,
+            delay_ms=self.delay_ms,
+        )
 
 
 class FailuresRequest(Request, kw_only=True):
@@ -43,10 +69,7 @@ class FailuresRequest(Request, kw_only=True):
                 what = f"message {one.queue}-{one.offset} is named twice"
                 raise Invalid.field(f"messages[{index}].offset", what)
             named.add((one.queue, one.offset))
-        return [
-            Failure(one.queue, one.epoch, one.offset, one.error or "", one.first_failed_at_ms, one.last)
-            for one in self.messages
-        ]
+        return [one.failure(index) for index, one in enumerate(self.messages)]
 
 
 class RetriedMessage(Answer, kw_only=True):

@@ -17,7 +17,7 @@ class GroupCreate(Request):
 
     settings = _AT_START
     name = Text()
-    mode = serializers.ChoiceField(choices=["clustering", "broadcasting"], default="clustering")
+    mode = serializers.ChoiceField(choices=["clustering", "broadcasting", "share"], default="clustering")
 
 
 class GroupChange(Change):

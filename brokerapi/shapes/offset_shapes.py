@@ -75,9 +75,10 @@ class LagAnswer(Answer):
     """The committed offset of a group or instance in a queue; lag = log end offset (`head`) - committed."""
 
     view = QueueLag
-    shown = "topic queue number committed head low lag owner epoch"
+    shown = "topic queue number committed head low lag owner epoch runs in_flight redelivered"
     instance = Text(allow_null=True, help_text="null unless the group is broadcasting")
     lag_ms = Number(allow_null=True, help_text="age of the oldest unread message, ms")
+    oldest_lease_ms = Number(allow_null=True, help_text="null unless messages are leased in a share group")
 
 
 class ProgressAnswer(Answer):

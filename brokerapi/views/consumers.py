@@ -74,7 +74,7 @@ class Heartbeat(Endpoint):
 def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
     """The refusal of a heartbeat, with what the nodes say that its member owns."""
     owned = node_owners.owned(member)
-    settings = delivery_settings(member.group_id, {one.topic for one in owned})
+    settings = delivery_settings(member.group_id, consumer_shapes.topics_read(member.group_id, owned))
     return errors.respond(error, assigned=consumer_shapes.assigned(owned), subscriptions=settings)
 
 
@@ -83,6 +83,7 @@ class Acquire(Endpoint):
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Acquires assigned queues on their nodes. Returns the committed offset of each."""
         member, asked = call.consumer(consumer), call.read(ACQUIRE)
+        positions.check_owns(member)
         acquired = positions.acquire(consumer=member, queues=asked.claims())
         return call.answer(consumer_shapes.acquire_answer(acquired, positions.generation(consumer=member)))
 
@@ -92,6 +93,7 @@ class Pull(Endpoint):
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Reads messages from the given offsets. Waits up to `wait_ms` for the first message."""
         member, asked = call.consumer(consumer), call.read(PULL)
+        positions.check_owns(member)
         pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
         metrics.count_pulled(member.group_id, pulled.queues)
         return call.answer(consumer_shapes.pull_answer(pulled, call.kind))
@@ -102,6 +104,7 @@ class Commit(Endpoint):
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Commits the next offset to read of each queue. Idempotent; a committed offset never decreases."""
         member, asked = call.consumer(consumer), call.read(COMMIT)
+        positions.check_owns(member)
         committed = positions.commit(consumer=member, offsets=asked.positions())
         metrics.count_committed(member.group_id, committed)
         return call.answer(consumer_shapes.commit_answer(committed, positions.generation(consumer=member)))

@@ -31,7 +31,8 @@ from messagestore.nodes import corruption_alarms, registry
 from messagestore.nodes.disks import DiskWatch
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_delivery
-from messagestore.retries import redrives
+from messagestore.retries import lost_leases, redrives
+from messagestore.shares import upkeep
 from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
 from metadata.brokers import quotas, registration, snapshot_acks
 from metadata.cache import snapshot
@@ -106,6 +107,8 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
+        Loop("shares", upkeep.EVERY_S, upkeep.run_once, upkeep.run_once),
+        leased("lost leases", lost_leases.EVERY_S, lost_leases.sweep),
         leased("redrives", redrives.EVERY_S, redrives.Redriver().run_once),
         leased("disks", 5.0, DiskWatch().run_once),
         leased("corruption", 5.0, corruption_alarms.review, first=corruption_alarms.raise_alarms),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from messagestore import sweeping
@@ -14,8 +14,11 @@ from messagestore.heads.gap_check import left
 from messagestore.pool import node_pools
 from messagestore.tables import message_sql, node_sql, promotion_sql, reader_sql
 from messagestore.tables.shapes import Position
+from messagestore.tables.shares import run_sql
+from messagestore.tables.shares.run_sql import Standing
 from metadata import actors
 from metadata.actors import Actor
+from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.grouping import grouped
 from metadata.groups import commits, ownership, subscribers
@@ -34,7 +37,10 @@ class QueueLag:
     """A queue as a group reads it; what a node that is away would tell is None.
 
     `lag` = head - committed, without declared gaps and what retention took; `lag_ms` = the node's time
-    now - when the first unread message was stored, 0 when there is none. `owner` is the member's name;
+    now - when the first unread message was stored, 0 when there is none. Of a share group: `runs`, the
+    messages in them (`in_flight`), those that members have for the second time or later (`redelivered`), and
+    how long ago the oldest lease began. Its lag is not counted from `committed`, as messages above that may
+    be finished. `owner` is the member's name;
     `instance` the reader's, None unless the group broadcasts. The node was
     asked after `asked_ms` and had told by `told_ms`, of its own clock.
     """
@@ -50,6 +56,10 @@ class QueueLag:
     low: int | None = None
     lag: int | None = None
     lag_ms: int | None = None
+    runs: int | None = None
+    in_flight: int | None = None
+    redelivered: int | None = None
+    oldest_lease_ms: int | None = None
     asked_ms: int | None = None
     told_ms: int | None = None
 
@@ -150,9 +160,41 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
                 row: _lag(clock, gaps.get(row.queue, ()), row, positions.get(row.queue)) for row in mine
             }
         told_ms = node_sql.now_ms(session)
+        found = _leased(session, found, gaps)
     heads = {row.queue: lag.head for row, lag in found.items() if lag.head is not None}
     durability.confirm(node_id=node_id, heads=heads)
     return {row: replace(one, told_ms=told_ms) for row, one in found.items()}
+
+
+def _leased(
+    session: Session, found: Mapping[QueueOwner, QueueLag], gaps: Mapping[int, Sequence[tuple[int, int]]]
+) -> dict[QueueOwner, QueueLag]:
+    """The same; of share groups with what is leased."""
+    known = snapshot.current().groups
+    told = dict(found)
+    for group_id, mine in grouped((row.group_id, row) for row in found).items():
+        group = known.get(group_id)
+        if group is not None and group.is_share:
+            standing = run_sql.standing(session, group_id=group_id, queues=[row.queue for row in mine])
+            for row in mine:
+                if row.queue in standing and found[row].head is not None:
+                    told[row] = _shared(
+                        found[row], standing[row.queue], gaps.get(row.queue, ()), group.lease_ms
+                    )
+    return told
+
+
+def _shared(one: QueueLag, leased: Standing, gaps: Sequence[tuple[int, int]], lease_ms: int) -> QueueLag:
+    head, first = one.head or 0, max(leased.next_offset, one.low or 0)
+    oldest_ms = None if leased.oldest_left_ms is None else max(0, lease_ms - leased.oldest_left_ms)
+    return replace(
+        one,
+        lag=left(first, head, gaps=gaps) + leased.in_flight,
+        runs=leased.runs,
+        in_flight=leased.in_flight,
+        redelivered=leased.redelivered,
+        oldest_lease_ms=oldest_ms,
+    )
 
 
 class _Clock:

@@ -20,7 +20,7 @@ from messagestore.tables import queue_sql, reader_sql
 from messagestore.tables.shapes import Position, ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
-from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
+from metadata.errors import Code, Conflict, MetadataUnavailable, NodeUnavailable, Unavailable
 from metadata.grouping import grouped
 from metadata.groups import ownership
 from metadata.membership import history
@@ -69,6 +69,16 @@ def generation(*, consumer: ConsumerId) -> int:
     """The generation of the consumer's group as this broker knows it, 0 if it does not; asks no database."""
     group = snapshot.current().groups.get(consumer.group_id)
     return group.generation if group is not None else 0
+
+
+def check_owns(consumer: ConsumerId) -> None:
+    """Raise Conflict (group_settings_differ) for a member of a share group: none of them owns a queue."""
+    group = snapshot.current().groups.get(consumer.group_id)
+    if group is not None and group.is_share:
+        raise Conflict(
+            f"Group {group.name} is a share group: its members lease messages (share), and own no queues.",
+            code=Code.GROUP_SETTINGS_DIFFER,
+        )
 
 
 def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:

@@ -38,6 +38,13 @@ STEPS: tuple[SchemaStep, ...] = (
         statement="add_schema_version",
         purpose="the version of the tables, and the oldest release that may use them",
     ),
+    SchemaStep(
+        version=2,
+        table="share_run",
+        column="done",
+        statement="create_share_tables",
+        purpose="how far share groups have leased each queue, and the leases",
+    ),
 )
 VERSION = STEPS[-1].version
 OLDEST = VERSION - 1

@@ -7,8 +7,10 @@ holds no database connection. Only heads that are durable come here: durability.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
 
 from messagestore.heads.shared_heads import SharedHeads, now_ms
@@ -18,11 +20,17 @@ WANTED_MS = 1000  # how long the other workers take a wait for granted
 
 
 class Waiter:
-    """One waiting pull: wakes when a head passes an offset, its group changes, or everything stops."""
+    """One waiting pull: wakes when a head passes an offset, its group changes, or everything stops.
 
-    def __init__(self, board: HeadBoard, group_id: int, offsets: Mapping[int, int]) -> None:
+    One that `shares` the queues with the others of its group is woken for a message of its own only.
+    """
+
+    def __init__(
+        self, board: HeadBoard, group_id: int, offsets: Mapping[int, int], *, shares: bool = False
+    ) -> None:
         self.group_id = group_id
         self.offsets = offsets
+        self.shares = shares
         self.event = threading.Event()
         self._board = board
 
@@ -58,9 +66,9 @@ class HeadBoard:
         """The highest durable head that a worker of this broker knows of a queue, 0 if none."""
         return max(self._heads.get(queue, 0), self.shared.head(queue))
 
-    def watch(self, group_id: int, offsets: Mapping[int, int]) -> Waiter:
+    def watch(self, group_id: int, offsets: Mapping[int, int], *, shares: bool = False) -> Waiter:
         """A waiter behind {queue: offset}, to be used as a context manager."""
-        return Waiter(self, group_id, offsets)
+        return Waiter(self, group_id, offsets, shares=shares)
 
     def waiters(self) -> int:
         return len(self._waiters)
@@ -68,14 +76,26 @@ class HeadBoard:
     def note(self, queue: int, head: int) -> None:
         """Record a durable head, wake those who wait behind it and tell the other workers."""
         with self._guard:
-            if head <= self._heads.get(queue, -1):
+            before = self._heads.get(queue, -1)
+            if head <= before:
                 return
             self._heads[queue] = head
             known_heads.seen(queue, head)
+            woken: Counter[int] = Counter()  # by group, of those that share
             for waiter in self._by_queue.get(queue, ()):
-                if waiter.offsets[queue] < head:
-                    waiter.event.set()
+                if waiter.offsets[queue] < head and not waiter.event.is_set():
+                    news = head - max(before, waiter.offsets[queue])
+                    if not waiter.shares or woken[waiter.group_id] < news:
+                        woken[waiter.group_id] += waiter.shares
+                        waiter.event.set()
         self.shared.raise_head(queue, head)
+
+    def wake_some(self, group_id: int, queue: int, *, most: int) -> None:
+        """Wake at most so many of a group's pulls that share a queue: there is something for each."""
+        with self._guard:
+            waiting = (one for one in self._by_queue.get(queue, ()) if one.shares and not one.event.is_set())
+            for waiter in itertools.islice((one for one in waiting if one.group_id == group_id), most):
+                waiter.event.set()
 
     def listen(self) -> None:
         """Wake those who wait behind heads that other workers raised."""

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.heads import durability
 from messagestore.pool import node_pools
@@ -33,6 +34,8 @@ from messagestore.tables import failure_sql
 from messagestore.tables.dead_letter_sql import NewDead
 from messagestore.tables.failure_sql import FailingRow, Fence, StoredCopy
 from messagestore.tables.shapes import NewDelayed
+from messagestore.tables.shares import run_sql
+from messagestore.tables.shares.run_sql import Key, Run
 from messagestore.topology import retry_topics
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import SubscriptionInfo, TopicInfo
@@ -40,6 +43,7 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, Conflict, Unavailable
 from metadata.grouping import grouped
 from metadata.rules.groups import failure_rules
+from metadata.rules.groups.sharing import Grant
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES = 16 << 20  # of bodies that are held in memory at once
@@ -48,7 +52,9 @@ CHUNK_BYTES = 16 << 20  # of bodies that are held in memory at once
 class Failure(NamedTuple):
     """A message whose handler failed; `first_failed_at_ms`: when its owner saw that, by its own clock.
 
-    `last`: its owner tried it as often as it should, in place; it is dead now.
+    `last`: its owner tried it as often as it should, in place; it is dead now. `grant`: of the run in which
+    a member of a share group has it, which counts instead of an epoch. `delay_ms`: instead of the next delay
+    of the subscription.
     """
 
     queue: int
@@ -57,6 +63,8 @@ class Failure(NamedTuple):
     error: str = ""
     first_failed_at_ms: int | None = None
     last: bool = False
+    grant: Grant | None = None
+    delay_ms: int | None = None
 
 
 class Retried(NamedTuple):
@@ -116,6 +124,8 @@ class _Copy(NamedTuple):
 
     @property
     def delay_ms(self) -> int:
+        if self.failure.delay_ms is not None:
+            return self.failure.delay_ms
         return failure_rules.delay_ms(self.pair.subscription.delivery, self.attempt, self.id)
 
 
@@ -126,8 +136,13 @@ def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
     Raises Conflict(no_failure_topic) where failed messages have no place: the group broadcasts, or there is
     no retry node.
     """
+    return store(group_id=consumer.group_id, owner=consumer.text, failures=failures)
+
+
+def store(*, group_id: int, owner: str, failures: Sequence[Failure]) -> Report:
+    """Do the same for messages of a group that an owner has, or that have the grants of their runs."""
     known, certain = snapshot.find_queues([one.queue for one in failures])
-    work = _Work(consumer, time.monotonic() + DEADLINE_S)
+    work = _Work(group_id, owner, time.monotonic() + DEADLINE_S)
     unknown = [one for one in failures if one.queue not in known]
     work.done.refuse(unknown, "fenced" if certain else "unavailable")
     rest = [one for one in failures if one.queue in known]
@@ -158,9 +173,9 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
 class _Work:
     """One report on its way; `end` (time.monotonic): from then on nothing more is begun."""
 
-    def __init__(self, consumer: ConsumerId, end: float) -> None:
+    def __init__(self, group_id: int, owner: str, end: float) -> None:
         self.done = Report()
-        self._consumer = consumer
+        self._group_id, self._owner = group_id, owner
         self._end = end
         self._pairs: dict[int, _Pair | None] = {}  # by topic
 
@@ -168,15 +183,14 @@ class _Work:
         pairs = {queue: self._pair(queue) for queue in by_queue}
         try:
             with node_pools.node(node_id).reading() as session:
-                fences = failure_sql.read_fences(
-                    session, group_id=self._consumer.group_id, queues=list(by_queue)
-                )
+                fences = failure_sql.read_fences(session, group_id=self._group_id, queues=list(by_queue))
+                runs = self._runs(session, by_queue)
         except CatmqError as error:
             log.warning("Failed messages of node %d cannot be stored for a retry: %s", node_id, error.detail)
             self.done.refuse(itertools.chain(*by_queue.values()), "unavailable")
             return
         for queue, failures in by_queue.items():
-            owned = self._owned(fences.get(queue), failures)
+            owned = self._owned(fences.get(queue), failures, runs)
             pair, fence = pairs[queue], fences.get(queue)
             if pair is None or fence is None:
                 self.done.refuse(owned, "unavailable")
@@ -187,14 +201,28 @@ class _Work:
         known = snapshot.current()
         topic_id = known.origin(snapshot.find_queue(queue).topic_id)
         if topic_id not in self._pairs:
-            self._pairs[topic_id] = _pair(self._consumer.group_id, topic_id)
+            self._pairs[topic_id] = _pair(self._group_id, topic_id)
         return self._pairs[topic_id]
 
-    def _owned(self, fence: Fence | None, failures: Sequence[Failure]) -> list[Failure]:
+    def _runs(self, session: Session, by_queue: Mapping[int, list[Failure]]) -> Mapping[Key, Run]:
+        """The runs that failures of share groups name."""
+        leased = {queue: [one.grant for one in mine if one.grant] for queue, mine in by_queue.items()}
+        firsts = {queue: {grant.first for grant in grants} for queue, grants in leased.items() if grants}
+        return run_sql.read_runs(session, group_id=self._group_id, firsts=firsts) if firsts else {}
+
+    def _is_owned(self, fence: Fence, one: Failure, runs: Mapping[Key, Run]) -> bool:
+        if one.grant is None:
+            return (fence.epoch, fence.owner) == (one.epoch, self._owner)
+        run = runs.get((one.queue, one.grant.first, one.grant.end))
+        return run is not None and run.grant == one.grant and run.epoch == fence.epoch and run.has(one.offset)
+
+    def _owned(
+        self, fence: Fence | None, failures: Sequence[Failure], runs: Mapping[Key, Run]
+    ) -> list[Failure]:
         """Those that their owner reports, and that can be there; the others are refused."""
         found = []
         for one in failures:
-            if fence is None or (fence.epoch, fence.owner) != (one.epoch, self._consumer.text):
+            if fence is None or not self._is_owned(fence, one, runs):
                 self.done.refuse([one], "fenced")
             elif not fence.low <= one.offset < fence.head:
                 self.done.refuse([one], "missing")

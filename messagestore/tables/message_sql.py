@@ -160,6 +160,16 @@ def select_rows(
     return _typed(result)
 
 
+def select_copies(
+    session: Session, *, queue: int, first: int, end: int, most_bytes: int
+) -> tuple[list[StoredRow], Sequence[str | None]]:
+    """The same of a failure topic's queue, and the origins of the rows."""
+    span = {"first_offset": first, "end_offset": end}
+    select = step(session, "select_copies", table=message_table(queue), **span)
+    (result,) = session.run(select, fits=until(most_bytes))
+    return _split(result)
+
+
 def search_from(
     session: Session, *, queue: int, bounds: tuple[int, int], wanted: Wanted, most: int, most_bytes: int
 ) -> list[StoredMessage]:
@@ -230,7 +240,12 @@ def select_owned(
     found = {row[0]: Position(*row) for row in positions.rows}
     if not copies:
         return found, _typed(messages), ()
-    return found, [cast("StoredRow", row[:-1]) for row in messages.rows], [row[-1] for row in messages.rows]
+    return found, *_split(messages)
+
+
+def _split(result: Result) -> tuple[list[StoredRow], Sequence[str | None]]:
+    """The rows of `select_copies`, and their origins."""
+    return [cast("StoredRow", row[:-1]) for row in result.rows], [row[-1] for row in result.rows]
 
 
 def _typed(result: Result) -> list[StoredRow]:

@@ -31,7 +31,11 @@ _ONLY_SERVERS = ("ALTER", "PROCESS")
 
 def create_node_tables(session: Session) -> None:
     """Make the tables every node has; harmless when they exist."""
-    session.run(step(session, "create_node_tables"), step(session, "create_dead_table"))
+    session.run(
+        step(session, "create_node_tables"),
+        step(session, "create_dead_table"),
+        step(session, "create_share_tables"),
+    )
 
 
 def server_facts(session: Session) -> ServerFacts:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from messagestore.engine.mysql_session import Session, Step
 from messagestore.tables.running import ids, message_table, rows_of, step
 from messagestore.tables.shapes import Head
+from messagestore.tables.shares import position_sql
 
 
 def create_queue(session: Session, *, queue: int, node_epoch: int, unused: bool = False) -> bool:
@@ -31,7 +32,7 @@ def _table_steps(session: Session, queue: int) -> tuple[Step, Step]:
 
 
 def drop_queue(session: Session, *, queue: int, unused: bool = False) -> None:
-    """Remove a queue's table, head row and reader rows; harmless when they are gone.
+    """Remove a queue's table, and its rows in other tables; harmless when they are gone.
 
     `unused`: not if a message was ever stored in the queue. The head goes first: from then on no write can
     begin.
@@ -42,6 +43,7 @@ def drop_queue(session: Session, *, queue: int, unused: bool = False) -> None:
         step(session, "delete_head", queue=queue), step(session, "delete_queue_readers", queue=queue)
     )
     session.run(step(session, "drop_message_table", table=message_table(queue)))
+    position_sql.delete_queue_shares(session, queue=queue)
 
 
 def set_queue_state(session: Session, *, queue: int, state: str) -> None:
@@ -82,7 +84,9 @@ def read_closed(session: Session) -> dict[int, str]:
 
 
 def delete_queue_readers(session: Session, *, queue: int) -> None:
+    """Delete the positions of all groups in a queue."""
     session.transact(step(session, "delete_queue_readers", queue=queue))
+    position_sql.delete_queue_shares(session, queue=queue)
 
 
 def read_gaps(session: Session, *, queue: int, position: int) -> list[tuple[int, int]]:

@@ -40,24 +40,23 @@ def join(
     instance_id: str | None = None,
     sdk: str = "",
     address: str = "",
-    mode: str | None = None,
-    session_timeout_ms: int | None = None,
+    **settings: Any,
 ) -> Joined:
     """Register a member in a group, which must exist unless topics are named and the key may `manage` it.
 
     Needs `consume` on the group. Subscriptions that the topics lack are made, from `start`. A group that is
-    made gets `mode` and `session_timeout_ms`; one that exists must have them. In a broadcasting group the
+    made gets `settings`: `mode`, `session_timeout_ms` and those of share groups, None: the default; one that
+    exists must have them. In a broadcasting group the
     instance gets its places. Raises NotFound, Forbidden, Invalid, Conflict(group_settings_differ),
     NodeUnavailable, MetadataUnavailable.
     """
     access.require(actor, "consume", group, what="group")
-    consumers.check_instance(group=group, mode=mode, instance_id=instance_id)
+    consumers.check_instance(group=group, mode=settings.get("mode"), instance_id=instance_id)
     _require_topics(group, topics, actor)
     wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
-    asked = {"mode": mode, "session_timeout_ms": session_timeout_ms}
     casual = is_casual(sdk)
     created = _make_missing(
-        group, wanted, asked, start=start, instance_id=instance_id, casual=casual, actor=actor
+        group, wanted, settings, start=start, instance_id=instance_id, casual=casual, actor=actor
     )
     member = partial(consumers.register, group=group, name=name, incarnation=str(incarnation), actor=actor)
     registered = member(instance_id=instance_id, sdk=sdk, address=address)

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from messagestore.nodes import upgrade
 from messagestore.pool import node_pools
 from messagestore.tables import delayed_sql, queue_sql, reader_sql
+from messagestore.tables.shares import position_sql
+from metadata.actors import job
 from metadata.groups import subscribers
 from metadata.groups.subscribers import Reading
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import instances
+from metadata.release import VERSION, is_older
 
 CHUNK = 500  # rows in one transaction
+# The first release with share groups. Until this code bears its number, it requires itself.
+FIRST_RELEASE = VERSION if is_older(VERSION, "0.2.0") else "0.2.0"
 
 
 def insert(reading: SubscriptionView | Reading, queues: Iterable[int], *, latest: bool = False) -> None:
-    """Make them at the beginning of queues, or at the end, for each instance of a broadcasting group."""
-    readers = instances.readers(reading.group_id)
+    """Make them at the beginning of queues, or at the end, for each instance of a broadcasting group.
+
+    A node on which a share group reads keeps brokers away that know no such groups. Raises Conflict while
+    one of them is alive, or while the node lacks the tables (`upgrade.require_release`).
+    """
+    readers, shares = instances.readers(reading.group_id), instances.is_share(reading.group_id)
     for node, mine in node_pools.by_node(queues):
+        if shares:
+            upgrade.require_release(node=node.info.name, release=FIRST_RELEASE, actor=job("share_groups"))
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             reader_sql.insert_readers(
                 session,
@@ -51,3 +63,5 @@ def delete(subscription: SubscriptionView) -> None:
     for node, mine in node_pools.by_place(subscribers.places(subscription.queues)):
         with node.writing() as session:
             reader_sql.delete_readers(session, group_id=subscription.group_id, queues=mine, below=below)
+        with node.writing() as session:
+            position_sql.delete_shares(session, group_id=subscription.group_id, queues=mine, below=below)

@@ -70,7 +70,7 @@ def of(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
     Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no retry node takes
     queues.
     """
-    if group.mode != "clustering":
+    if group.mode == "broadcasting":
         raise Conflict(
             f"Group {group.name} is broadcasting: its members retry in place.", code=Code.NO_FAILURE_TOPIC
         )

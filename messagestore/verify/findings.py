@@ -97,6 +97,12 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
         "The committed offset is above the log end offset. The group would skip the next messages.",
         "Reset it: catmq offsets reset GROUP TOPIC --to latest --queue QUEUE",
     ),
+    "leases_wrong": Kind(
+        "The leases of a share group contradict each other or its position. Messages may be delivered to two "
+        "members, or not at all.",
+        "Reset the group to its committed offset, which ends all leases: catmq offsets reset GROUP TOPIC "
+        "--to N --queue QUEUE",
+    ),
     "committed_below": Kind(
         "The committed offset is negative. Pulls from it fail.",
         "Reset it: catmq offsets reset GROUP TOPIC --to earliest --queue QUEUE",

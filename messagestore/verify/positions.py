@@ -15,6 +15,9 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.tables import audit_sql, queue_sql
 from messagestore.tables.shapes import Head, ReaderRow
+from messagestore.tables.shares import run_sql
+from messagestore.tables.shares.run_sql import QueueShare
+from messagestore.verify import leases
 from messagestore.verify.findings import Finding, Opening
 from messagestore.verify.ranges import Range, shown
 from metadata.groups.expected_state import ExpectedQueue, ExpectedReader
@@ -32,6 +35,7 @@ class Look:
     unreadable: str | None = None
     head: Head | None = None
     readers: list[ReaderRow] = field(default_factory=list)
+    shares: list[QueueShare] = field(default_factory=list)
 
 
 def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
@@ -45,6 +49,7 @@ def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
 
 def _one(session: Session, queue: int) -> Look:
     seen = Look(gaps=queue_sql.read_gaps(session, queue=queue, position=0))
+    seen.shares = run_sql.shares_of(session, queue=queue)
     try:
         _, seen.last = audit_sql.offset_ends(session, queue=queue, first=0)
     except db_errors.Final as fault:
@@ -63,6 +68,8 @@ def judge(
     if seen.head is None:
         return [*judged, Finding("head_missing", "queue_head", "there is no row for this queue")]
     judged += _of_head(seen, seen.head, opening)
+    names = {one.group_id: one.group for one in after.readers}
+    judged += leases.judge(seen.shares, readers=seen.readers, head=seen.head.head, names=names)
     if (before.state, before.node_state, before.node_epoch) == (
         after.state,
         after.node_state,

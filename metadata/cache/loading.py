@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from django.db.models import Model, QuerySet
+from django.db.models import Count, Model, QuerySet
 
 from metadata.cache.snapshot_types import (
     Content,
@@ -97,6 +97,7 @@ def _content(alias: str, named: Changes | None) -> Content:
     of_topic = grouped((queue.topic_id, queue.id) for queue in queues)
     earlier = _routings(alias, None if named is None else [one.pk for one in topics])
     groups = ConsumerGroup.objects.using(alias).filter(deleted_at__isnull=True)
+    groups = groups.annotate(member_count=Count("members"))
     return Content(
         nodes={one.pk: _node(one) for one in _rows(DbNode.objects.using(alias).all(), named, "node")},
         topics={

@@ -102,6 +102,14 @@ class GroupInfo:
     stopped: bool
     session_timeout_ms: int
     generation: int
+    lease_ms: int = 30_000
+    run_messages: int = 10
+    max_deliveries: int = 5
+    member_count: int = 0  # as of its last change; kept up to date for share groups only
+
+    @property
+    def is_share(self) -> bool:
+        return self.mode == "share"
 
 
 @dataclass(frozen=True, slots=True)

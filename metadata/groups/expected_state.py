@@ -143,7 +143,7 @@ class _Readers:
     def _of(self, row: ConsumerGroupTopic, queue: int) -> list[ExpectedReader]:
         epoch = self._epochs.get((row.group_id, queue))
         base = row.pk * EPOCHS_EACH
-        if row.group.mode == ConsumerGroup.Mode.CLUSTERING:
+        if row.group.mode != ConsumerGroup.Mode.BROADCASTING:
             return [ExpectedReader(row.group.name, row.group_id, "", "", row.pk, base, epoch, True)]
         return [
             ExpectedReader(

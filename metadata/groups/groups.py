@@ -78,6 +78,7 @@ def create(
     if mode not in ConsumerGroup.Mode.values:
         raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
     values = check_domains(checked(GROUP, settings or {}))
+    _check_fits(mode, values)
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
     given = {"mode": mode, "casual": casual, "created_at": database_now(), **values}
@@ -86,6 +87,13 @@ def create(
     audit.record(actor=actor, verb="create", kind="group", name=name, after=after)
     changed("group", row.pk)
     return _view(row)
+
+
+def _check_fits(mode: str, values: Mapping[str, Any]) -> None:
+    """Raise Invalid for a limit on who owns queues, where nobody owns any."""
+    given = sorted(name for name in LIMITS if values.get(name))
+    if mode == ConsumerGroup.Mode.SHARE and given:
+        raise Invalid.field(given[0], "a share group has no owners of queues, so this is not for it")
 
 
 @transactional
@@ -99,6 +107,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     access.require(actor, "manage", name, what="group")
     values = check_domains(checked(GROUP, settings))
     row = group_by_name(name)
+    _check_fits(row.mode, values)
     before = rows.differing(row, values)
     if "owners" in before:
         access.require_ownership(actor, name, what="group")

@@ -57,7 +57,7 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         row = group_named(group)
         rows = QueueOffset.objects.filter(group=row).select_related("queue__topic", "owner__process")
         found = [_owner(row, one) for one in rows.order_by("queue__topic__name", "queue__number")]
-        if row.mode == ConsumerGroup.Mode.CLUSTERING:
+        if row.mode != ConsumerGroup.Mode.BROADCASTING:
             return found
         holders = dict(row.members.values_list("instance_id", "process__name"))
         known = instances.names(row.pk)

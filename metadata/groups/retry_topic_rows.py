@@ -61,7 +61,7 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
 
 
 def _wanted(group: ConsumerGroup, topic: Topic) -> bool:
-    if group.mode != ConsumerGroup.Mode.CLUSTERING or topic.kind != Topic.Kind.NORMAL:
+    if group.mode == ConsumerGroup.Mode.BROADCASTING or topic.kind != Topic.Kind.NORMAL:
         return False
     if Topic.objects.filter(failure_group=group, failure_of=topic).exists():
         return False
@@ -107,7 +107,7 @@ def missing() -> list[tuple[int, int]]:
         rows = ConsumerGroupTopic.objects.filter(
             ~Exists(theirs),
             state=ConsumerGroupTopic.State.READY,
-            group__mode=ConsumerGroup.Mode.CLUSTERING,
+            group__mode__in=(ConsumerGroup.Mode.CLUSTERING, ConsumerGroup.Mode.SHARE),
             group__deleted_at__isnull=True,
             topic__kind=Topic.Kind.NORMAL,
             topic__state=Topic.State.READY,

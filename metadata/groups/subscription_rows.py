@@ -150,6 +150,8 @@ def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor)
     row = _of(group_row, topic)
     if "stopped_queues" in values:
         values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
+    if values.get("ordered") and group_row.mode == ConsumerGroup.Mode.SHARE:
+        raise Invalid.field("ordered", f"{group} is a share group: its members get messages in any order")
     before = differing(row, values)
     if before:
         edit(row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}")

@@ -117,10 +117,10 @@ def _stopped_behind() -> tuple[str, ...]:
 def _unread() -> tuple[str, ...]:
     """Running groups with unread messages in a queue that nobody owns, the first few by name."""
     rows = QueueOffset.objects.filter(
+        Q(group__mode="clustering") | Q(group__mode="share", group__members__isnull=True),
         owner__isnull=True,
         group__stopped=False,
         group__deleted_at__isnull=True,
-        group__mode="clustering",
         queue__head_seen__gt=F("committed"),
         group__subscriptions__lag__gt=0,
         group__subscriptions__topic=F("queue__topic"),

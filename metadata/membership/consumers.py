@@ -34,7 +34,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import casual, instances, rebalance
+from metadata.membership import casual, departures, instances, rebalance
 from metadata.membership.assignment_cache import OwnedQueue
 from metadata.membership.heartbeats import HeartbeatAnswer, heartbeat, replaced
 from metadata.membership.outage_guard import OutageGuard
@@ -197,6 +197,9 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
 
 def _mark(group: ConsumerGroup, cause: str) -> bool:
     """Mark the group for a rebalance, if who comes and goes concerns the others."""
+    if group.mode == ConsumerGroup.Mode.SHARE:
+        changed("group", group.pk)  # how many there are decides how much each gets
+        return False
     concerns = group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
     if concerns:
         rebalance.mark(group.pk, cause)
@@ -205,8 +208,8 @@ def _mark(group: ConsumerGroup, cause: str) -> bool:
 
 def _issue(group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant, now: datetime) -> str:
     """A new consumer id for the member; from now on its earlier one is worth nothing."""
-    shares = group.mode == ConsumerGroup.Mode.CLUSTERING
-    instance_id = 0 if shares else instances.arrive(group=group, name=member.instance_id, now=now)
+    broadcasts = group.mode == ConsumerGroup.Mode.BROADCASTING
+    instance_id = instances.arrive(group=group, name=member.instance_id, now=now) if broadcasts else 0
     text = consumer_ids.issue(
         group_id=group.pk, key_id=applicant.key_id, member_id=member.pk, instance_id=instance_id
     )
@@ -245,6 +248,8 @@ def _replace(
     owned = QueueOffset.objects.filter(group=group, owner=member)
     handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
+    if group.mode == ConsumerGroup.Mode.SHARE:
+        departures.note(group.pk, [member.consumer_id])
     text = _issue(group, member, applicant, now)
     if handed:
         rebalance.next_generation(group.pk)
@@ -290,6 +295,8 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
         held = rows.values_list("instance_id", "pk")
         instances.depart(group=group, seen={name: members[member] for name, member in held})
+    if group.mode == ConsumerGroup.Mode.SHARE:
+        departures.note(group.pk, list(rows.values_list("consumer_id", flat=True)))
     processes = list(rows.values_list("process_id", flat=True))
     rows.delete()
     Consumer.objects.filter(pk__in=processes).delete()

@@ -123,6 +123,12 @@ def readers(group_id: int) -> list[str]:
     return readers_of([group_id])[group_id]
 
 
+def is_share(group_id: int) -> bool:
+    """Return True if members of the group lease messages."""
+    with reachable():
+        return ConsumerGroup.objects.filter(pk=group_id, mode=ConsumerGroup.Mode.SHARE).exists()
+
+
 def readers_of(groups: Collection[int]) -> dict[int, list[str]]:
     """The same of some groups, in two statements. Raises ConsumerGroup.DoesNotExist for one that is gone."""
     with reachable():

@@ -28,10 +28,11 @@ class ConsumerGroup(OwnedModel):
     """
 
     class Mode(models.TextChoices):
-        """Clustering shares the queues among the members; broadcasting gives all to each."""
+        """Clustering gives each queue to one member, broadcasting all to each; share leases messages."""
 
         CLUSTERING = "clustering"
         BROADCASTING = "broadcasting"
+        SHARE = "share"
 
     mode = models.CharField(max_length=12, choices=Mode.choices, default=Mode.CLUSTERING)
     stopped = models.BooleanField(default=False)
@@ -39,6 +40,10 @@ class ConsumerGroup(OwnedModel):
     allow_addresses = models.CharField(max_length=2000, blank=True)  # addresses and networks; '' = all
     deny_addresses = models.CharField(max_length=2000, blank=True)
     max_active_members = models.PositiveIntegerField(null=True, blank=True)  # the others stand by
+    # Of a share group; their meaning stands at metadata.rules.settings.ShareSettings.
+    lease_ms = models.PositiveIntegerField(default=30_000, db_default=30_000)
+    run_messages = models.PositiveIntegerField(default=10, db_default=10)
+    max_deliveries = models.PositiveIntegerField(default=5, db_default=5)
     # The lag in a topic that is an alarm, in messages and in age of the oldest; null: as settings say.
     alarm_lag = models.PositiveBigIntegerField(null=True, blank=True)
     alarm_lag_s = models.PositiveIntegerField(null=True, blank=True)
@@ -52,7 +57,7 @@ class ConsumerGroup(OwnedModel):
 
     class Meta(OwnedModel.Meta):
         constraints = (
-            one_of("mode", "clustering", "broadcasting", name="group_mode"),
+            one_of("mode", "clustering", "broadcasting", "share", name="group_mode"),
             models.CheckConstraint(
                 condition=Q(
                     session_timeout_ms__gte=MIN_SESSION_TIMEOUT_MS,

@@ -78,10 +78,10 @@ def _reading() -> Any:
 
 
 def idle() -> Found:
-    """Subscriptions with unread messages in queues that no consumer owns."""
+    """Subscriptions with unread messages in queues that no consumer owns, and share groups without any."""
     rows = QueueOffset.objects.filter(
+        Q(group__mode="clustering") | Q(group__mode="share", group__members__isnull=True),
         owner__isnull=True,
-        group__mode="clustering",
         queue__state__in=(Queue.State.READ_WRITE, Queue.State.READ_ONLY),
         queue__head_seen__gt=F("committed"),
         group__subscriptions__in=_reading().filter(lag__gt=0, topic__kind="normal"),

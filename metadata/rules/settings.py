@@ -9,6 +9,7 @@ from typing import Any
 from metadata.errors import FieldError, Invalid
 from metadata.rules import mail
 from metadata.rules.groups.delivery import Delivery
+from metadata.rules.groups.sharing import MOST_MESSAGES
 from metadata.rules.membership.eligibility import networks
 from metadata.rules.setting_types import Choice, Flag, Kind, Numbers, Setting, Text, Whole, declared, setting
 from metadata.rules.tls import MAX_PATH, MODES
@@ -133,7 +134,32 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSettings(LimitSettings, OwnerSettings):
+class ShareSettings:
+    """Leases of a share group; groups of other modes do without."""
+
+    lease_ms: int = setting(
+        30_000,
+        Whole(5_000, 3_600_000, "ms"),
+        "Lease",
+        "In share groups: time after which messages that a member neither finished nor renewed are "
+        "delivered to another one.",
+    )
+    run_messages: int = setting(
+        10,
+        Whole(1, MOST_MESSAGES),
+        "Messages of a lease",
+        "In share groups: maximum number of messages that are leased together.",
+    )
+    max_deliveries: int = setting(
+        5,
+        Whole(0, 100),
+        "Maximum deliveries",
+        "In share groups: leases of a message after which it becomes a dead letter; 0: no limit.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings(ShareSettings, LimitSettings, OwnerSettings):
     """Settings of a consumer group."""
 
     stopped: bool = setting(False, Flag(), "Paused", "Nothing is delivered to the group.")
@@ -216,6 +242,7 @@ class NodeSettings:
 
 TOPIC = declared(TopicSettings)
 LIMITS = declared(LimitSettings)
+SHARE = declared(ShareSettings)
 GROUP = declared(GroupSettings)
 DELIVERY = declared(Delivery)
 SUBSCRIPTION = {**declared(PauseSettings), **DELIVERY}

@@ -34,6 +34,7 @@ WORDS: dict[str, tuple[Text, str]] = {
     "dead": (gettext_lazy("no heartbeat"), "bad"),
     "clustering": (gettext_lazy("clustering"), ""),
     "broadcasting": (gettext_lazy("broadcasting"), ""),
+    "share": (gettext_lazy("share"), ""),
     "normal": (gettext_lazy("normal"), ""),
     "failure": (gettext_lazy("retry"), ""),
     "ok": (gettext_lazy("ok"), "ok"),

@@ -33,6 +33,7 @@ from tests.acceptance.scenarios import (
     mixed_releases,
     restarts,
     shaky,
+    share,
     slow_clients,
     slow_group,
     soak,
@@ -67,6 +68,12 @@ def play_takeover(stage: Stage, source: Path) -> None:
 def play_workers(stage: Stage, source: Path) -> None:
     """kill -9 of workers in the middle of run(handler, threads=8), five times in one stream."""
     workers.run(stage, source=source, kills=5)
+
+
+def play_share(stage: Stage, source: Path) -> None:
+    """kill -9 of 1 of 20 members of a share group each second for two minutes; SIGSTOP; a poison message."""
+    share.run(stage, members=20, seconds=120)
+    share.run_poison(stage, count=1_000, lethal=500)
 
 
 def play_main_job(stage: Stage, source: Path) -> None:
@@ -221,6 +228,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "restarts": play_restarts,
     "takeover": play_takeover,
     "workers": play_workers,
+    "share": play_share,
     "main-job": play_main_job,
     "storm": play_storm,
     "frozen": play_frozen,

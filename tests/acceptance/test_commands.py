@@ -162,6 +162,22 @@ def test_the_worker_example_handles_what_the_send_example_sent_until_it_is_told_
     assert sorted({row["topic"] for row in told["queues"]}) == ["orders", "workers_orders_fail"]
 
 
+def test_two_shared_workers_handle_what_the_send_example_sent_each_order_once(stage: Stage) -> None:
+    topics = {topic["name"] for topic in stage.terminal.admin.topics()}
+    if "orders" not in topics:
+        stage.terminal.run("topic", "create", "orders", "--queues", "1")
+    workers = [stage.terminal.start("examples/share_worker.py") for _ in range(2)]
+    before = stage.stored("orders")
+    stage.terminal.start("examples/send.py").wait()
+    lines = lambda: [line for one in workers for line in one.out.read_text().splitlines()]  # noqa: E731
+    until(lambda: len(lines()) == before + 10, limit_s=60)
+    for worker in workers:
+        worker.end(signal.SIGTERM)
+    assert len({*lines()}) == before + 10
+    until(lambda: stage.terminal.admin.lag("shared-workers")["lag"] == 0)
+    assert stage.terminal.admin.share_runs("shared-workers")["runs"] == []
+
+
 def waiting_bytes(pipe: IO[bytes]) -> int:
     """How much was written into a pipe and not read."""
     answer = array("i", [0])

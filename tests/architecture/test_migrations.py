@@ -29,6 +29,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("0028_tls_of_nodes", "Create constraint db_node_tls on model dbnode"): (
         "the previous release writes no tls, and the default is one of the values"
     ),
+    ("0029_share_groups", "Create constraint group_mode on model consumergroup"): (
+        "it takes one value more than the one it replaces"
+    ),
+    ("0029_share_groups", "Alter field mode on consumergroup"): "only the choices that forms offer",
 }
 
 

@@ -191,7 +191,8 @@ class World:
             actor=ME,
         )
         return {
-            "topic": topic, "group": group, "queue": queue, "stored": f"{queue}-0", "reset": move.reset,
+            "topic": topic, "group": group, "queue": queue, "stored": f"{queue}-0",
+            "first": 0, "reset": move.reset,
             "delayed": receipt.message_id, "redrive": redrive.id, "dead": dead_letters.dead_id(1, 1),
             "report": reports.keep(name="volume", engine="direct", settings={}, rows=[{"n": 1}], actor=ME),
             "run": JobRun.objects.create(name="report_volume", started_at=database_now()).pk,
@@ -328,6 +329,9 @@ REQUESTS: dict[str, Any] = {
     f"POST {C}/acquire": {"queues": []},
     f"POST {C}/pull": {"generation": 0, "queues": [], "max_messages": 1, "max_bytes": 1000, "wait_ms": 0},
     f"POST {C}/commit": {"offsets": []},
+    f"POST {C}/share": {},
+    f"POST {C}/share/done": {"done": []},
+    f"POST {G}/share/runs/release": {"queue": 1, "first": 0},
     f"POST {C}/failures": {"messages": [{"queue": 1, "epoch": 1, "offset": 0}]},
     "POST api/v1/topics": lambda world, prefix: {"name": world.new(prefix), "queues": 1},
     f"PATCH {T}": {"description": "r"},

@@ -222,7 +222,7 @@ def test_the_consume_example_prints_orders(broker: SimulatedBroker, start: Start
     assert len([process.stdout.readline() for _ in range(10)]) == 10
 
 
-@pytest.mark.parametrize("name", ["send.py", "consume.py", "worker.py"])
+@pytest.mark.parametrize("name", ["send.py", "consume.py", "worker.py", "share_worker.py"])
 def test_an_example_is_short_enough_to_be_read_at_a_glance(name: str) -> None:
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 30
 

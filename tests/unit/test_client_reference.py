@@ -9,17 +9,22 @@ from pathlib import Path
 import pytest
 
 from catmq_client import errors
-from catmq_client.options import ConsumerOptions, ProducerOptions
+from catmq_client.options import ConsumerOptions, ProducerOptions, ShareConsumerOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "client.md").read_text()
 BASES = {"CatmqError", "Refused", "SendError", "ConsumerError"}
 
 
 @pytest.mark.parametrize(
-    ("heading", "kind"), [("## Producer", ProducerOptions), ("## Consumer", ConsumerOptions)]
+    ("heading", "kind"),
+    [
+        ("## Producer", ProducerOptions),
+        ("## Consumer", ConsumerOptions),
+        ("## ShareConsumer", ShareConsumerOptions),
+    ],
 )
 def test_the_table_of_options_has_every_option_with_its_default(
-    heading: str, kind: type[ProducerOptions] | type[ConsumerOptions]
+    heading: str, kind: type[ProducerOptions] | type[ConsumerOptions] | type[ShareConsumerOptions]
 ) -> None:
     section = PAGE.partition(heading + "\n")[2].partition("\n## ")[0]
     table = section.partition("| option |")[2]

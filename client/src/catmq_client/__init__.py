@@ -1,4 +1,4 @@
-"""The Python client of CatMQ: Producer and Consumer.
+"""The Python client of CatMQ: Producer, Consumer and ShareConsumer.
 
 from catmq_client import Producer, Consumer
 
@@ -20,6 +20,8 @@ from catmq_client.producer import Producer
 from catmq_client.reading.owned import AssignedQueue
 from catmq_client.sending.new_messages import NewMessage
 from catmq_client.sending.receipts import Receipt, SendFuture
+from catmq_client.share_consumer import ShareConsumer
+from catmq_client.sharing.messages import ShareMessage
 from catmq_client.version import VERSION
 
 __version__ = VERSION
@@ -35,5 +37,7 @@ __all__ = [
     "Producer",
     "Receipt",
     "SendFuture",
+    "ShareConsumer",
+    "ShareMessage",
     "Transport",
 ]

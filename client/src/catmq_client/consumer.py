@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import logging
-import os
-import platform
-import secrets
-import socket
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from catmq_client.errors import CatmqError, Closed, CommitFailed, OptionError
-from catmq_client.http.transport import HttpTransport, Transport, api_path, request_until
+from catmq_client.errors import CatmqError, CommitFailed, OptionError
+from catmq_client.http.transport import api_path, request_until
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions, checked
 from catmq_client.reading.acquirer import Acquirer
 from catmq_client.reading.committer import Committer
-from catmq_client.reading.dispatcher import Dispatcher
-from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.fetcher import Fetcher
-from catmq_client.reading.membership import Membership
 from catmq_client.reading.owned import AssignedQueue, OwnedQueue
+from catmq_client.reading.reader import Reader
 from catmq_client.reading.state import GroupState
-from catmq_client.reading.workers import Handler, Workers
-from catmq_client.version import VERSION
+from catmq_client.reading.workers import Handler
 
 log = logging.getLogger("catmq.consumer")
 
-SDK = f"catmq-client/{VERSION} python/{platform.python_version()}"
 COMMIT_WITHIN_S = 30.0
 
 
-class Consumer(AbstractContextManager["Consumer"]):
+class Consumer(Reader[Message]):
     """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in threads.
 
     A message is finished when the application asks for the next one: in iteration the next message, in
@@ -47,67 +36,23 @@ class Consumer(AbstractContextManager["Consumer"]):
     message is requested. It cannot be used in a forked process.
     """
 
-    def __init__(
-        self,
-        urls: str | Sequence[str] | None = None,
-        *,
-        group: str | None = None,
-        topics: Sequence[str] = (),
-        name: str | None = None,
-        api_key: str | None = None,
-        transport: Transport | None = None,
-        verify: bool | str = True,
-        proxies: Mapping[str, str] | None = None,
-        compression: str | None = None,
-        **options: Any,
-    ) -> None:
-        """Subscribe to `topics`, and make the group, if the API key may; `name` tells members apart."""
+    options: ConsumerOptions
+
+    def _configure(self, options: Mapping[str, Any]) -> None:
         self.options = checked(ConsumerOptions, options)
-        if group is None:
-            raise OptionError("group is missing: name the consumer group")
-        if isinstance(topics, str):
-            raise OptionError(f"topics={topics!r}: give a list, [{topics!r}]")
-        self.group = group
-        self.topics = list(topics)
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-        self._own_transport: HttpTransport | None = None
-        if transport is None:
-            transport = self._own_transport = HttpTransport(
-                urls, api_key=api_key, verify=verify, proxies=proxies, compression=compression
-            )
-        self._transport = transport
-        self._pid = os.getpid()
-        self._started = False
-        self._state = state = GroupState(self.options)
-        self._membership = Membership(
-            transport=transport, state=state, group=group, topics=self.topics, name=self.name, sdk=SDK
-        )
-        self._fetcher = Fetcher(transport=transport, state=state, settle=self._membership.settle)
+        self._state = GroupState(self.options)
+
+    def _assemble(self) -> None:
+        transport, state, settle = self._transport, self._state, self._membership.settle
+        self._fetcher = Fetcher(transport=transport, state=state, settle=settle)
         state.on_gain = self._fetcher.nudge
         state.on_silent_broker = self._fetcher.interrupt
-        self._acquirer = Acquirer(transport=transport, state=state, settle=self._membership.settle)
+        self._acquirer = Acquirer(transport=transport, state=state, settle=settle)
         self._committer = Committer(transport=transport, state=state)
-        self._reporter = Reporter(transport=transport, state=state, settle=self._membership.settle)
-        self._dispatcher: Dispatcher | None = None
-        # The queues of what the application has taken and not come back from.
-        self._hand: list[OwnedQueue] = []
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Message:
-        """The next message; what was yielded before is done. Ends at stop(), or after consumer_timeout_ms."""
-        limit_ms = self.options.consumer_timeout_ms
-        if not self._state.closed:
-            for message in self._take(1, None if limit_ms is None else limit_ms / 1000):
-                return message
-        raise StopIteration
-
-    def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[Message]:
-        """Return up to `max_messages` (default max_poll_records); [] if none came in `timeout_s` seconds."""
-        if self._state.closed:
-            raise Closed("the consumer is closed")
-        return self._take(max_messages or self._state.limits.max_poll_records, timeout_s)
+    def _parts(self) -> Iterable[Callable[[], object]]:
+        committer = self._committer
+        return self._acquirer.run, committer.run, committer.run_releases, self._fetcher.run
 
     def run(
         self, handler: Handler, *, threads: int = 8, order: str = "key", batch: int | None = None
@@ -119,29 +64,7 @@ class Consumer(AbstractContextManager["Consumer"]):
         retry; in an ordered subscription it is retried in place. A queue stops at a message that cannot be
         stored for a retry. Raises HandlerFailed when all queues have stopped, or at the end if one has.
         """
-        state = self._state
-        self._enter()
-        state.in_run = True
-        dispatcher = self._dispatcher = Dispatcher(state=state, order=order)
-        workers = Workers(
-            state=state,
-            dispatcher=dispatcher,
-            reporter=self._reporter,
-            handler=handler,
-            threads=threads,
-            batch=batch,
-        )
-        try:
-            while not state.stopping and not state.all_halted():
-                dispatcher.dispatch(self._wait_for_messages(state.share(), 1.0))
-        finally:
-            state.stopping = True
-            workers.drain(self.options.rebalance_timeout_ms / 1000)
-            self.close()
-        if workers.broken is not None:
-            raise workers.broken
-        if state.failure is not None:
-            raise state.failure
+        self._run_handler(handler, threads=threads, order=order, batch=batch)
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
         """Report a failed message. It is delivered again from the retry topic, until its retries are used up.
@@ -231,94 +154,16 @@ class Consumer(AbstractContextManager["Consumer"]):
         with self._state.changed:
             return [o.name for o in self._state.queues.values() if o.subscription in topics]
 
-    def stop(self) -> None:
-        """End iteration and run(). Safe in signal handlers and from other threads."""
-        with self._state.changed:
-            self._state.stopping = True
-            self._state.changed.notify_all()
-
     def close(self, timeout_s: float | None = None) -> None:
         """Commit finished messages, within `timeout_s` (default rebalance_timeout_ms), and leave the group.
 
         With an `instance_id` it does not leave: its queues stay assigned to this instance until the
         session timeout has passed.
         """
-        state = self._state
-        if state.closed or self._pid != os.getpid():
-            return
-        self.stop()
-        within_s = self.options.rebalance_timeout_ms / 1000 if timeout_s is None else timeout_s
-        try:
-            if self._started:
-                self._give_up_all(within_s)
-        finally:
-            with state.changed:
-                state.closed = True
-                state.changed.notify_all()
-            self._membership.part()
-            if self._own_transport is not None:
-                self._own_transport.close()
+        super().close(timeout_s)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _take(self, limit: int, timeout_s: float | None) -> list[Message]:
-        self._enter()
-        try:
-            with self._state.changed:
-                self._finish_hand()
-            taken = self._wait_for_messages(limit, timeout_s)
-            with self._state.changed:
-                self._hand = [*dict.fromkeys([owned for owned, _ in taken])]
-            return [message for _, message in taken]
-        finally:
-            # Whatever it got, the application now has to come back in time.
-            self._state.away_since = time.monotonic()
-
-    def _wait_for_messages(self, limit: int, timeout_s: float | None) -> list[tuple[OwnedQueue, Message]]:
-        """Wait for messages to give out; [] after `timeout_s`, at stop(), or when all queues stand still."""
-        state = self._state
-        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            self._call_back()
-            with state.changed:
-                self._raise_what_ended_us()
-                if state.next_event() is not None:
-                    # A queue may have come in between: on_assigned is called before its first message.
-                    continue
-                taken = [] if state.stopping else state.hand_out(limit)
-                left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
-                if taken or state.stopping or left_s <= 0 or state.all_halted():
-                    return taken
-                state.changed.messages.wait(left_s)
-
-    def _enter(self) -> None:
-        self._check_process()
-        state = self._state
-        state.away_since = None
-        if not self._started:
-            self._started = True
-            committer = self._committer
-            for part in (self._membership.run, self._acquirer.run, committer.run, committer.run_releases):
-                threading.Thread(target=part, name="catmq-consumer", daemon=True).start()
-            self._fetcher.start()
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            raise Closed("this Consumer belongs to the parent process: create one after the fork")
-
-    def _raise_what_ended_us(self) -> None:
-        state = self._state
-        if state.fatal is not None:
-            raise state.fatal
-        if state.failure is not None and not state.in_run and state.all_halted():
-            raise state.failure
-        silence, state.silence = state.silence, None
-        if silence is not None:
-            # It tells of all queues.
-            state.unreported.clear()
-            state.want_heartbeat()
-            raise silence
+    def _close_limit_s(self) -> float:
+        return self.options.rebalance_timeout_ms / 1000
 
     def _finish_hand(self) -> None:
         for owned in self._hand:

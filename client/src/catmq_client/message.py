@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from catmq_client.http.wire import body_of
 
@@ -150,3 +150,17 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.topic} {self.message_id}, key={self.key!r}, {len(self.body)} bytes)"
+
+
+M = TypeVar("M", bound=Message)
+
+
+def messages_of(item: Mapping[str, Any], source: Source, make: Callable[..., M]) -> list[M]:
+    """The messages of an answer, which has them as rows or, with a name for each value, as objects."""
+    rows = item.get("rows")
+    if rows is None:
+        return [make(source, row_of(view), view.get("origin")) for view in item["messages"]]
+    if "origins" not in item:
+        return [make(source, row) for row in rows]
+    pairs = zip(rows, item["origins"], strict=True)
+    return [make(source, row, origin) for row, origin in pairs]

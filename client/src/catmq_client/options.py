@@ -1,4 +1,4 @@
-"""The options of Producer and Consumer: one frozen value each, checked when the object is made.
+"""The options of producers and consumers: one frozen value each, checked when the object is made.
 
 Names follow kafka-python where it has them; units stand in the names. An unknown name is refused
 with a proposal, because an option that is silently ignored is found in production.
@@ -116,15 +116,80 @@ class ConsumerOptions:
     # Called with the queues to give up, before they are committed and released.
     on_revoked: Callable[[list[Any]], object] | None = None
 
+    def group_settings(self) -> dict[str, Any]:
+        """Return the group settings that the application gave."""
+        given = {"mode": self.mode, "session_timeout_ms": self.session_timeout_ms}
+        return {name: value for name, value in given.items() if value is not None}
 
-O = TypeVar("O", ProducerOptions, ConsumerOptions)  # noqa: E741
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConsumerOptions:
+    """Options of a ShareConsumer: leases, fetching ahead, and settings of a group that it makes."""
+
+    # Asking for the next message accepts the one before; False: only accept(), release() and reject() count.
+    auto_accept: bool = True
+    # Messages held ahead of the application. None = twice the threads in run(), 16 otherwise.
+    prefetch: int | None = None
+    # Messages held at once, those at work among them.
+    max_in_flight: int = 500
+    # A message at work for longer goes back to the group, ms; None = its lease is renewed until it is done.
+    max_processing_ms: int | None = None
+    # Finished messages of a run that is not finished are reported so often, ms.
+    auto_commit_interval_ms: int = 200
+    # The group's, if this consumer makes it: the lease, ms, 5,000-3,600,000, None = 30,000; most messages
+    # that are leased together, None = 10; leases of a message before it is a dead letter, 0 = no limit,
+    # None = 5. A group that differs refuses.
+    lease_ms: int | None = None
+    run_messages: int | None = None
+    max_deliveries: int | None = None
+    # The same: after how long a member that is not heard loses its leases, ms, 2,000-300,000. None = 15,000.
+    session_timeout_ms: int | None = None
+    # Where a new subscription starts: "earliest", "latest".
+    auto_offset_reset: str = "earliest"
+    # Messages one poll() returns at most.
+    max_poll_records: int = 500
+    # Bytes of one pull.
+    fetch_max_bytes: int = 4 * 1024 * 1024
+    # How long a pull waits at the broker for messages, ms (brokers allow 30,000).
+    fetch_max_wait_ms: int = 30_000
+    # How long close() waits for handlers at work and for the last reports, ms.
+    close_timeout_ms: int = 30_000
+    # Limit of one HTTP request, the wait of a pull not counted, ms.
+    request_timeout_ms: int = 10_000
+    # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    # Tries of a raising handler in run(), at once and in place, before its message is handed over to come
+    # again later.
+    handler_attempts: int = 1
+    # Iteration ends after so long without a message, ms; None = never.
+    consumer_timeout_ms: int | None = None
+
+    def group_settings(self) -> dict[str, Any]:
+        """Return the group settings that the application gave."""
+        names = ("lease_ms", "run_messages", "max_deliveries", "session_timeout_ms")
+        given = {name: getattr(self, name) for name in names}
+        return {"mode": "share"} | {name: value for name, value in given.items() if value is not None}
+
+    def of_member(self) -> ConsumerOptions:
+        """Return what a member of any group needs of them."""
+        shared = {field.name for field in fields(self)} & {field.name for field in fields(ConsumerOptions)}
+        return ConsumerOptions(**{name: getattr(self, name) for name in shared})
+
+
+O = TypeVar("O", ProducerOptions, ConsumerOptions, ShareConsumerOptions)  # noqa: E741
 
 _CHOICES = {
     "auto_offset_reset": ("earliest", "latest", "none"),
     "on_coordinator_loss": ("continue", "stop"),
     "mode": ("clustering", "broadcasting"),
 }
-_RANGES = {"session_timeout_ms": (2_000, 300_000)}
+_RANGES = {
+    "session_timeout_ms": (2_000, 300_000),
+    "lease_ms": (5_000, 3_600_000),
+    "run_messages": (1, 1_000),
+    "max_deliveries": (0, 100),
+}
 _MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_timeout_ms"}
 
 
@@ -141,6 +206,8 @@ def checked(kind: type[O], given: Mapping[str, Any]) -> O:
         raise OptionError(
             "mode='broadcasting' without instance_id: set it; offsets are stored under this name"
         )
+    if kind is ShareConsumerOptions and given.get("auto_offset_reset") == "none":
+        raise OptionError("auto_offset_reset='none': write one of earliest, latest")
     return kind(**given)
 
 

@@ -733,3 +733,157 @@ DELETE FROM delayed_message WHERE queue_id = :queue LIMIT :most
 
 -- name: retarget_queue_delayed
 UPDATE delayed_message SET queue_id = :target WHERE queue_id = :queue LIMIT :most
+
+-- Share groups (messagestore/shares): how far a queue was leased, and the leases. The bits of `done` say which
+-- offsets have left a run. `<=>` compares NULL, too.
+
+-- name: create_share_tables
+CREATE TABLE IF NOT EXISTS share_position (
+    group_id    BIGINT NOT NULL,
+    queue_id    BIGINT NOT NULL,
+    epoch       BIGINT NOT NULL,
+    next_offset BIGINT NOT NULL,
+    PRIMARY KEY (group_id, queue_id)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS share_run (
+    group_id     BIGINT         NOT NULL,
+    queue_id     BIGINT         NOT NULL,
+    first_offset BIGINT         NOT NULL,
+    end_offset   BIGINT         NOT NULL,
+    epoch        BIGINT         NOT NULL,
+    grant_no     BIGINT         NOT NULL,
+    owner        VARCHAR(150)   NOT NULL,
+    lease_until  DATETIME(3)    NOT NULL,
+    deliveries   INT            NOT NULL,
+    done         VARBINARY(128) NULL,
+    PRIMARY KEY (group_id, queue_id, first_offset, end_offset)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+
+-- name: select_share_views
+SELECT h.queue_id, h.head, h.low, r.epoch, r.committed, p.epoch, p.next_offset
+  FROM queue_head h
+  JOIN reader r ON r.queue_id = h.queue_id AND r.group_id = :group_id AND r.instance = ''
+  LEFT JOIN share_position p ON p.queue_id = h.queue_id AND p.group_id = :group_id
+ WHERE h.queue_id IN ({queues});
+SELECT queue_id, COUNT(*), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), MIN(lease_until))
+  FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues}) GROUP BY queue_id
+
+-- The position before the runs: who takes holds its lock, so no run of an older epoch comes after it is gone.
+-- name: start_share
+DELETE FROM share_position
+ WHERE group_id = :group_id AND queue_id = :queue
+   AND epoch < (SELECT epoch FROM reader WHERE group_id = :group_id AND instance = '' AND queue_id = :queue);
+INSERT IGNORE INTO share_position (group_id, queue_id, epoch, next_offset)
+SELECT group_id, queue_id, epoch, committed
+  FROM reader WHERE group_id = :group_id AND instance = '' AND queue_id = :queue;
+DELETE FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue
+   AND epoch < (SELECT epoch FROM reader WHERE group_id = :group_id AND instance = '' AND queue_id = :queue)
+
+-- name: lock_position
+SELECT epoch, next_offset FROM share_position
+ WHERE group_id = :group_id AND queue_id = :queue FOR UPDATE
+
+-- name: take_run
+INSERT INTO share_run (group_id, queue_id, first_offset, end_offset, epoch, grant_no, owner, lease_until, deliveries)
+SELECT group_id, queue_id, GREATEST(next_offset, :from_offset),
+       LEAST(GREATEST(next_offset, :from_offset) + :messages, :end_offset), epoch, 1, :owner,
+       UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND, 1
+  FROM share_position
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch
+   AND GREATEST(next_offset, :from_offset) < :end_offset;
+UPDATE share_position SET next_offset = LEAST(GREATEST(next_offset, :from_offset) + :messages, :end_offset)
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch
+   AND GREATEST(next_offset, :from_offset) < :end_offset
+
+-- name: select_due_runs
+SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch AND lease_until <= UTC_TIMESTAMP(3)
+   AND (deliveries >= :limit_at AND end_offset = first_offset + 1) = :at_limit
+ ORDER BY first_offset, end_offset LIMIT :most
+
+-- name: take_over_run
+UPDATE share_run SET grant_no = grant_no + 1, owner = :owner, deliveries = deliveries + 1,
+                     lease_until = UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done <=> :seen AND lease_until <= UTC_TIMESTAMP(3)
+
+-- name: select_shares
+SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset IN ({offsets})
+
+-- name: mark_run
+UPDATE share_run SET done = :done
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done <=> :seen
+
+-- name: delete_run
+DELETE FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done <=> :seen
+
+-- name: finish_run
+DELETE FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no
+
+-- It follows the statement that made the offsets leave another run, or another of these.
+-- name: add_run
+INSERT INTO share_run (group_id, queue_id, first_offset, end_offset, epoch, grant_no, owner, lease_until, deliveries)
+SELECT :group_id, :queue, :first_offset, :end_offset, :epoch, 1, :owner,
+       UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND, :deliveries FROM DUAL WHERE ROW_COUNT() = 1
+
+-- name: release_run
+UPDATE share_run SET grant_no = grant_no + 1, owner = '', lease_until = UTC_TIMESTAMP(3)
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done <=> :seen
+
+-- name: renew_run
+UPDATE share_run SET owner = :owner, lease_until = UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no
+
+-- name: free_runs_of
+UPDATE share_run SET owner = '', lease_until = UTC_TIMESTAMP(3) WHERE group_id = :group_id AND owner = :owner
+
+-- name: end_leases
+UPDATE share_run SET owner = '', lease_until = UTC_TIMESTAMP(3)
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset
+   AND lease_until > UTC_TIMESTAMP(3)
+
+-- name: select_held_runs
+SELECT queue_id, first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id IN ({queues}) AND owner = :owner ORDER BY queue_id, first_offset
+ LIMIT :most
+
+-- One statement, so that a run and the position that moved behind it are seen together or not at all.
+-- name: select_floor
+SELECT p.epoch, p.next_offset, r.first_offset, r.end_offset, r.done
+  FROM share_position p
+  LEFT JOIN share_run r ON r.group_id = p.group_id AND r.queue_id = p.queue_id AND r.epoch = p.epoch
+ WHERE p.group_id = :group_id AND p.queue_id = :queue ORDER BY r.first_offset, r.end_offset LIMIT :most
+
+-- name: select_queue_shares
+SELECT p.group_id, p.epoch, p.next_offset, r.first_offset, r.end_offset, r.epoch, r.grant_no, r.owner, r.deliveries,
+       r.done
+  FROM share_position p
+  LEFT JOIN share_run r ON r.group_id = p.group_id AND r.queue_id = p.queue_id AND r.epoch = p.epoch
+ WHERE p.queue_id = :queue
+
+-- name: raise_committed
+UPDATE reader SET committed = :position
+ WHERE group_id = :group_id AND instance = '' AND queue_id = :queue AND epoch = :epoch AND committed < :position
+
+-- name: select_share_runs
+SELECT queue_id, first_offset, end_offset, epoch, grant_no, owner, deliveries, done,
+       TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), lease_until)
+  FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues})
+ ORDER BY queue_id, first_offset, end_offset LIMIT :most
+
+-- name: delete_shares
+DELETE FROM share_position WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below;
+DELETE FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below
+
+-- name: delete_queue_shares
+DELETE FROM share_position WHERE queue_id = :queue;
+DELETE FROM share_run WHERE queue_id = :queue

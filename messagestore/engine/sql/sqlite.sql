@@ -566,3 +566,163 @@ UPDATE {table} SET attempt = 1 WHERE msg_offset = 0
 
 -- name: try_delete
 DELETE FROM {table} WHERE msg_offset = 0
+
+-- Share groups (messagestore/shares): how far a queue was leased, and the leases. The bits of `done` say which
+-- offsets have left a run.
+
+-- name: create_share_tables
+CREATE TABLE IF NOT EXISTS share_position (
+    group_id    INTEGER NOT NULL,
+    queue_id    INTEGER NOT NULL,
+    epoch       INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,
+    PRIMARY KEY (group_id, queue_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS share_run (
+    group_id     INTEGER NOT NULL,
+    queue_id     INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL,
+    end_offset   INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    grant_no     INTEGER NOT NULL,
+    owner        TEXT    NOT NULL,
+    lease_until  INTEGER NOT NULL,
+    deliveries   INTEGER NOT NULL,
+    done         BLOB    NULL,
+    PRIMARY KEY (group_id, queue_id, first_offset, end_offset)
+) WITHOUT ROWID
+
+-- name: select_share_views
+SELECT h.queue_id, h.head, h.low, r.epoch, r.committed, p.epoch, p.next_offset
+  FROM queue_head h
+  JOIN reader r ON r.queue_id = h.queue_id AND r.group_id = :group_id AND r.instance = ''
+  LEFT JOIN share_position p ON p.queue_id = h.queue_id AND p.group_id = :group_id
+ WHERE h.queue_id IN ({queues});
+SELECT queue_id, COUNT(*), (MIN(lease_until)
+       - CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) * 1000
+  FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues}) GROUP BY queue_id
+
+-- The position before the runs: who takes holds its lock, so no run of an older epoch comes after it is gone.
+-- name: start_share
+DELETE FROM share_position
+ WHERE group_id = :group_id AND queue_id = :queue
+   AND epoch < (SELECT epoch FROM reader WHERE group_id = :group_id AND instance = '' AND queue_id = :queue);
+INSERT OR IGNORE INTO share_position (group_id, queue_id, epoch, next_offset)
+SELECT group_id, queue_id, epoch, committed
+  FROM reader WHERE group_id = :group_id AND instance = '' AND queue_id = :queue;
+DELETE FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue
+   AND epoch < (SELECT epoch FROM reader WHERE group_id = :group_id AND instance = '' AND queue_id = :queue)
+
+-- name: lock_position
+SELECT epoch, next_offset FROM share_position
+ WHERE group_id = :group_id AND queue_id = :queue
+
+-- name: take_run
+INSERT INTO share_run (group_id, queue_id, first_offset, end_offset, epoch, grant_no, owner, lease_until, deliveries)
+SELECT group_id, queue_id, MAX(next_offset, :from_offset),
+       MIN(MAX(next_offset, :from_offset) + :messages, :end_offset), epoch, 1, :owner,
+       CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000, 1
+  FROM share_position
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch
+   AND MAX(next_offset, :from_offset) < :end_offset;
+UPDATE share_position SET next_offset = MIN(MAX(next_offset, :from_offset) + :messages, :end_offset)
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch
+   AND MAX(next_offset, :from_offset) < :end_offset
+
+-- name: select_due_runs
+SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch
+   AND lease_until <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+   AND (deliveries >= :limit_at AND end_offset = first_offset + 1) = :at_limit
+ ORDER BY first_offset, end_offset LIMIT :most
+
+-- name: take_over_run
+UPDATE share_run SET grant_no = grant_no + 1, owner = :owner, deliveries = deliveries + 1,
+                     lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done IS :seen
+   AND lease_until <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+
+-- name: select_shares
+SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset IN ({offsets})
+
+-- name: mark_run
+UPDATE share_run SET done = :done
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done IS :seen
+
+-- name: delete_run
+DELETE FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done IS :seen
+
+-- name: finish_run
+DELETE FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no
+
+-- It follows the statement that made the offsets leave another run, or another of these.
+-- name: add_run
+INSERT INTO share_run (group_id, queue_id, first_offset, end_offset, epoch, grant_no, owner, lease_until, deliveries)
+SELECT :group_id, :queue, :first_offset, :end_offset, :epoch, 1, :owner,
+       CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000, :deliveries WHERE changes() = 1
+
+-- name: release_run
+UPDATE share_run SET grant_no = grant_no + 1, owner = '',
+                     lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND done IS :seen
+
+-- name: renew_run
+UPDATE share_run SET owner = :owner,
+                     lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no
+
+-- name: free_runs_of
+UPDATE share_run SET owner = '', lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+ WHERE group_id = :group_id AND owner = :owner
+
+-- name: end_leases
+UPDATE share_run SET owner = '', lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset
+   AND lease_until > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+
+-- name: select_held_runs
+SELECT queue_id, first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id IN ({queues}) AND owner = :owner ORDER BY queue_id, first_offset
+ LIMIT :most
+
+-- One statement, so that a run and the position that moved behind it are seen together or not at all.
+-- name: select_floor
+SELECT p.epoch, p.next_offset, r.first_offset, r.end_offset, r.done
+  FROM share_position p
+  LEFT JOIN share_run r ON r.group_id = p.group_id AND r.queue_id = p.queue_id AND r.epoch = p.epoch
+ WHERE p.group_id = :group_id AND p.queue_id = :queue ORDER BY r.first_offset, r.end_offset LIMIT :most
+
+-- name: select_queue_shares
+SELECT p.group_id, p.epoch, p.next_offset, r.first_offset, r.end_offset, r.epoch, r.grant_no, r.owner, r.deliveries,
+       r.done
+  FROM share_position p
+  LEFT JOIN share_run r ON r.group_id = p.group_id AND r.queue_id = p.queue_id AND r.epoch = p.epoch
+ WHERE p.queue_id = :queue
+
+-- name: raise_committed
+UPDATE reader SET committed = :position
+ WHERE group_id = :group_id AND instance = '' AND queue_id = :queue AND epoch = :epoch AND committed < :position
+
+-- name: select_share_runs
+SELECT queue_id, first_offset, end_offset, epoch, grant_no, owner, deliveries, done,
+       (lease_until - CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) * 1000
+  FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues})
+ ORDER BY queue_id, first_offset, end_offset LIMIT :most
+
+-- name: delete_shares
+DELETE FROM share_position WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below;
+DELETE FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below
+
+-- name: delete_queue_shares
+DELETE FROM share_position WHERE queue_id = :queue;
+DELETE FROM share_run WHERE queue_id = :queue

@@ -30,6 +30,7 @@ class NewGroup(forms.Form):
         choices=(
             ("clustering", lazy("clustering: members share the queues")),
             ("broadcasting", lazy("broadcasting: every instance reads all")),
+            ("share", lazy("share: members lease messages; there may be more members than queues")),
         ),
     )
 

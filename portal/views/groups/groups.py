@@ -41,7 +41,7 @@ from portal.kit.tables import (
     wanted,
     when,
 )
-from portal.views.groups import resetting
+from portal.views.groups import leases, resetting
 
 
 class Matrix(NamedTuple):
@@ -87,6 +87,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         live=True,
         actions=_actions(view) if manages else [],
         tiles=_tiles(view, offsets, metrics_history.pace(**whose), found),
+        leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
         rates=charts.rates(points),
         lags=charts.lags(points),
         spans=charts.spans(request),
@@ -109,7 +110,7 @@ def _actions(view: GroupView) -> list[Link]:
         switch,
         Link(_("Subscribe"), to("subscribe", view.name)),
         Link(_("Reset offsets"), to("group-reset", view.name)),
-        Link(_("Rebalance"), to("group-rebalance", view.name)),
+        *([] if view.mode == "share" else [Link(_("Rebalance"), to("group-rebalance", view.name))]),
         Link(_("Retries and dead letters"), to("failures", view.name)),
         Link(_("Settings"), to("group-settings", view.name)),
         Link(_("Delete"), to("group-delete", view.name), "danger"),
@@ -129,6 +130,7 @@ def _tiles(
         Fact(_("Sent per second"), now.sent, kind="rate"),
         Fact(_("Unread messages"), sum(one.lag or 0 for one in offsets), kind="number"),
         Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
+        *(leases.tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
         Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}", kind="number"),
     ]
@@ -138,23 +140,23 @@ def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
     """For each topic its queues with owner and position, and below it those of its failure topic."""
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
+    held = leases.columns() if view.mode == "share" else _owner(heard)
     retries = {failure_name(view.name, topic): topic for topic in known}
     mine = {topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)}
     ordered = sorted(mine, key=lambda topic: (retries.get(topic, topic), topic in retries))
     return [
-        Matrix(topic, retries.get(topic, ""), _matrix(mine[topic], heard, known.get(topic)), known.get(topic))
+        Matrix(topic, retries.get(topic, ""), _matrix(mine[topic], known.get(topic), held), known.get(topic))
         for topic in ordered
     ]
 
 
 def _matrix(
-    offsets: Sequence[QueueLag], heard: Mapping[str, MemberView], subscription: SubscriptionView | None
+    offsets: Sequence[QueueLag], subscription: SubscriptionView | None, held: Columns[QueueLag]
 ) -> Table:
     stopped = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
         Column(_("Queue"), _position),
-        Column(_("Owner"), _reader),
-        Column(_("Last heartbeat"), lambda one: lasting(_silent_ms(heard.get(one.owner or ""))), right=True),
+        *held,
         Column(_("Position"), lambda one: number(one.committed), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
         Column(_("Unread"), lambda one: number(one.lag), right=True),
@@ -164,6 +166,13 @@ def _matrix(
         Column(_("State"), lambda one: _queue_state(one, stopped)),
     ]
     return plain(columns, offsets, Empty(_("No queues.")))
+
+
+def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
+    return [
+        Column(_("Owner"), _reader),
+        Column(_("Last heartbeat"), lambda one: lasting(_silent_ms(heard.get(one.owner or ""))), right=True),
+    ]
 
 
 def _position(one: QueueLag) -> Cell:

@@ -23,6 +23,7 @@ from catmq_client.admin.shapes import (
     GroupLag,
     Key,
     LayoutChange,
+    Leases,
     Moves,
     Node,
     Plan,
@@ -139,7 +140,7 @@ class Admin(Calls):
         return cast(Group, self._call("GET", path_of("groups", group=name)))
 
     def create_group(self, name: str, **settings: object) -> Group:
-        """Create a group. Settings: mode (clustering or broadcasting), session_timeout_ms, owners, …"""
+        """Create a group. Settings: mode (clustering, broadcasting, share), session_timeout_ms, owners, …"""
         return cast(Group, self._call("POST", "/api/v1/groups", body={"name": name, **given(settings)}))
 
     def change_group(self, name: str, **settings: object) -> Group:
@@ -196,6 +197,17 @@ class Admin(Calls):
     def offset_moves(self, group: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
         """Return the offset resets of a group, newest first; `page` are fetched at a time."""
         return self._pages(path_of("groups", group=group) + "/offsets/moves", "moves", limit=page)
+
+    def share_runs(self, group: str, *, queue: int | None = None, limit: int = 100) -> Leases:
+        """Return up to `limit` (≤ 1,000) runs of a share group, of all its queues or of one."""
+        params = {"limit": limit, **given({"queue": queue})}
+        path = path_of("groups", group=group) + "/share/runs"
+        return cast(Leases, self._call("GET", path, params=params))
+
+    def release_runs(self, group: str, *, queue: int, first: int) -> int:
+        """End the leases of the runs that begin at an offset; return how many there were."""
+        path = path_of("groups", group=group) + "/share/runs/release"
+        return int(self._call("POST", path, body={"queue": queue, "first": first})["released"])
 
     def rebalance(self, group: str, *, dry_run: bool = False) -> Plan:
         """Rebalance a group's queues now."""

@@ -200,6 +200,9 @@ class Group(TypedDict):
     allow_addresses: str
     deny_addresses: str
     max_active_members: int | None
+    lease_ms: NotRequired[int]
+    run_messages: NotRequired[int]
+    max_deliveries: NotRequired[int]
     alarm_lag: int | None
     alarm_lag_s: int | None
     generation: int
@@ -212,7 +215,8 @@ class Group(TypedDict):
 class QueueLag(TypedDict):
     """Lag of a group in a queue. `lag_ms`: age of the first unread message; None: node down.
 
-    `instance`: whose position it is in a broadcasting group, else None.
+    `instance`: whose position it is in a broadcasting group, else None. In a share group `in_flight` messages
+    are leased, `redelivered` of them not for the first time, the oldest lease since `oldest_lease_ms`.
     """
 
     topic: str
@@ -226,6 +230,34 @@ class QueueLag(TypedDict):
     lag_ms: int | None
     owner: str | None
     epoch: int
+    in_flight: NotRequired[int | None]
+    redelivered: NotRequired[int | None]
+    oldest_lease_ms: NotRequired[int | None]
+
+
+class LeasedRun(TypedDict):
+    """Offsets `first` to `end` (not included) that a member of a share group has leased, or that wait.
+
+    `messages` of them are not finished. `owner`: None: nobody; `lease_left_ms`: negative when it is over.
+    """
+
+    topic: str
+    queue: int
+    number: int
+    first: int
+    end: int
+    owner: str | None
+    deliveries: int
+    messages: int
+    finished: int
+    lease_left_ms: int
+
+
+class Leases(TypedDict):
+    """Runs of a share group by queue and offset; `away`: nodes that did not answer."""
+
+    runs: list[LeasedRun]
+    away: list[str]
 
 
 class Progress(TypedDict):

@@ -16,7 +16,7 @@ from typing import Any
 
 from catmq_client.cli.arguments import joined, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
-from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, subscriptions, topics
+from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, shares, subscriptions, topics
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
 from catmq_client.cli.verbs import Argument, Noun, Parser, Verb
@@ -65,6 +65,7 @@ COMMANDS: tuple[Noun | Verb, ...] = (
     delayed.RECALL,
     offsets.LAG,
     offsets.NOUN,
+    shares.NOUN,
     dead_letters.NOUN,
     dead_letters.FAILED,
     cluster.QUOTA,

@@ -307,12 +307,12 @@ class Dispatcher:
     def is_void(self, task: Task) -> bool:
         """Return True if nothing is to be done about a message any more."""
         owned = task.owned
-        gone = owned.lost or owned.halted or owned.revoked_until is not None or owned.version != task.version
-        return gone or self.ending
+        gone = owned.lost or owned.halted or owned.revoked_until is not None
+        return gone or self.ending or owned.has_left(task.message.offset, task.version)
 
     def is_barred(self, task: Task) -> bool:
         """Return True if no handler may begin on a message."""
-        return task.owned.stopped or self.is_void(task)
+        return task.owned.rests() or self.is_void(task)
 
     def _slot_key(self, task: Task) -> Any:
         message = task.message
@@ -321,7 +321,7 @@ class Dispatcher:
             return message.queue
         if self._order == "key" and message.key is not None:
             return message.queue, message.key
-        return message.queue, message.epoch, message.offset, None
+        return task.owned, message.offset, None
 
     def _job(self, slot: Slot, batch: int) -> Job:
         """A job of this slot, filled up from other slots of the same subscription."""
@@ -359,7 +359,7 @@ class Dispatcher:
         if self.is_void(task):
             return False
         breaker = self._breakers.get(task.owned.subscription)
-        return task.owned.stopped or (breaker is not None and breaker.bars(time.monotonic()))
+        return task.owned.rests() or (breaker is not None and breaker.bars(time.monotonic()))
 
     def _breaker(self, job: Job) -> Breaker:
         return self._breakers.setdefault(job.tasks[0].owned.subscription, Breaker())

@@ -41,8 +41,8 @@ class Report:
     offset: int
     version: int
     error: str
-    # Its retries are used up in place: it is to be a dead letter now.
-    last: bool
+    # What is to become of it, if not its next retry after the subscription's delay.
+    fate: dict[str, Any]
     first_failed_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     tries: int = 0
     not_before: float = 0.0
@@ -52,9 +52,8 @@ class Report:
 
     def view(self) -> dict[str, Any]:
         owned = self.owned
-        view: dict[str, Any] = {"queue": owned.queue, "epoch": owned.epoch, "offset": self.offset}
-        view |= {"error": self.error, "first_failed_at_ms": self.first_failed_at_ms}
-        return {**view, "last": True} if self.last else view
+        view: dict[str, Any] = {"queue": owned.queue, "offset": self.offset, **owned.fence()}
+        return view | {"error": self.error, "first_failed_at_ms": self.first_failed_at_ms} | self.fate
 
 
 class Reporter(Part):
@@ -69,15 +68,20 @@ class Reporter(Part):
         self._sending = 0
         self._repeating = 0
 
-    def add(self, owned: OwnedQueue, message: Message, error: object, *, last: bool) -> None:
-        """Queue a report; the message is done once it is answered."""
+    def add(self, owned: OwnedQueue, message: Message, error: object, **fate: Any) -> None:
+        """Queue a report; the message is done once it is answered.
+
+        `fate`: last=True if its retries are used up in place; in a share group final=True makes it a dead
+        letter, too, and delay_ms comes before the next delivery.
+        """
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error or "")
         with self._state.changed:
             if message.failed:
                 return
             message.failed = True
             owned.report(message.offset)
-            report = Report(owned, message.offset, owned.version, text[:MOST_ERROR_CHARS], last)
+            fate = {name: value for name, value in fate.items() if value is not None and value is not False}
+            report = Report(owned, message.offset, owned.version, text[:MOST_ERROR_CHARS], fate)
             self._new.append(report)
             self._start()
             self._state.changed.notify_all()
@@ -226,7 +230,7 @@ class Reporter(Part):
                 log.log(level, "%s %s after failure %s: %s", report, what, attempt, report.error)
                 self._done(report)
             elif refused.get(place) == "fenced":
-                log.warning("%s: epoch %d is fenced, the new owner retries it", report, report.owned.epoch)
+                log.warning("%s: fenced, its new owner retries it", report)
                 self._state.lose(report.owned)
                 self._state.want_heartbeat()
                 report.owned.reporting.discard(report.offset)

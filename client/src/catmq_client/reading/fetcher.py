@@ -13,7 +13,6 @@ asked, beyond it, for a part of a queue's share at a time: together less than ha
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +20,9 @@ from typing import Any
 from catmq_client.errors import CatmqError, OffsetReset
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
-from catmq_client.message import Message, Source, row_of
+from catmq_client.message import Message, Source, messages_of
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.part import Part, Settle
+from catmq_client.reading.part import MAX_ABANDONED, LongPoll, Settle
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
@@ -53,8 +52,7 @@ UNSETTLED_WAIT_MS = 100
 UNSETTLED_S = 1.0
 # A pull that ends by itself so soon is not given up for a queue that came.
 SOON_S = 0.15
-# Pulls that were given up but still wait at the broker; while there are so many, none waits long.
-MAX_ABANDONED = 4
+# While MAX_ABANDONED pulls still wait at the broker that were given up, none waits long.
 ABANDONED_WAIT_MS = 500
 # Over how long the pace is measured, s.
 PACE_WINDOW_S = 1.0
@@ -80,18 +78,6 @@ def _pause_s(plan: Plan, answer: dict[str, Any]) -> float:
     return max(turned_away_s, BEHIND_S if plan.some_are_full else 0.0)
 
 
-def _messages(owned: OwnedQueue, item: dict[str, Any]) -> list[Message]:
-    """The messages of a queue's answer, which has them as rows or, with a name for each value, as objects."""
-    source = Source(owned.subscription, owned.queue, owned.epoch)
-    rows = item.get("rows")
-    if rows is None:
-        return [Message(source, row_of(view), view.get("origin")) for view in item["messages"]]
-    if "origins" not in item:
-        return [Message(source, row) for row in rows]
-    pairs = zip(rows, item["origins"], strict=True)
-    return [Message(source, row, origin) for row, origin in pairs]
-
-
 class Pace:
     """Messages a second that run() is done with, from a count that only rises."""
 
@@ -112,35 +98,14 @@ class Pace:
         return pace
 
 
-class Fetcher(Part):
+class Fetcher(LongPoll):
     def __init__(self, *, transport: Transport, state: GroupState, settle: Settle) -> None:
         super().__init__(transport=transport, state=state, settle=settle)
-        self._ticket = 0
-        self._abandoned = 0
-        self._in_pull = False
         # When the pull under way ends by itself, monotonic.
         self._ends_at = 0.0
-        # Rises when something changed that a back-off must not outlast.
-        self._pokes = 0
         self._turn = 0
         self._brought = False
         self._pace = Pace()
-
-    def start(self) -> None:
-        ticket = self._ticket
-        threading.Thread(target=self._run, args=(ticket,), name="catmq-fetcher", daemon=True).start()
-
-    def interrupt(self) -> None:
-        """Make a waiting pull count for nothing, so that what just changed is fetched at once."""
-        with self._state.changed:
-            self._pokes += 1
-            self._state.changed.notify_all()
-            if not self._in_pull or self._abandoned >= MAX_ABANDONED:
-                return
-            self._ticket += 1
-            self._abandoned += 1
-            self._in_pull = False
-            self.start()
 
     def nudge(self) -> None:
         """The same, but a pull that ends within moments is let be."""
@@ -148,19 +113,6 @@ class Fetcher(Part):
             self._pokes += 1
             if self._ends_at - time.monotonic() > SOON_S:
                 self.interrupt()
-
-    def _run(self, ticket: int) -> None:
-        state = self._state
-        options = self._options
-        backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=min(2_000, options.retry_backoff_max_ms))
-        while ticket == self._ticket and not state.closed and not state.stopping and state.fatal is None:
-            try:
-                self._step(ticket, backoff)
-            except Exception:
-                log.exception("internal error while fetching; continuing")
-                state.wait(backoff.next_s(), lambda: state.stopping)
-        with state.changed:
-            self._abandoned -= ticket != self._ticket
 
     def _step(self, ticket: int, backoff: Backoff) -> None:
         state = self._state
@@ -175,7 +127,7 @@ class Fetcher(Part):
         try:
             answer = self._pull(plan)
         except CatmqError as error:
-            self._after_failure(error, plan, ticket=ticket, backoff=backoff)
+            self._after_failure(error, plan.consumer_id, ticket=ticket, backoff=backoff)
             return
         backoff.reset()
         with state.changed:
@@ -300,7 +252,8 @@ class Fetcher(Part):
         return brought
 
     def _add(self, owned: OwnedQueue, item: dict[str, Any]) -> bool:
-        messages = _messages(owned, item)
+        source = Source(owned.subscription, owned.queue, owned.epoch)
+        messages = messages_of(item, source, Message)
         self._state.fill(owned, messages, item["next_offset"])
         return bool(messages)
 
@@ -342,16 +295,3 @@ class Fetcher(Part):
         target = item["low"] if choice == "earliest" else item["head"]
         log.warning("%s; continuing at %d", what, target)
         owned.position = target
-
-    def _after_failure(self, error: CatmqError, plan: Plan, *, ticket: int, backoff: Backoff) -> None:
-        state = self._state
-        with state.changed:
-            current = ticket == self._ticket
-            if current:
-                self._in_pull = False
-            pokes = self._pokes
-        if self._settle(error, plan.consumer_id) or not current:
-            return
-        # A broker that is stopping says so: nothing is wrong.
-        log.log(logging.INFO if error.code == "draining" else logging.WARNING, "fetching failed: %s", error)
-        state.wait(backoff.next_s(error), lambda: state.stopping or self._pokes != pokes)

@@ -57,9 +57,18 @@ class Membership(Part):
     """Keeps one consumer registered; `run` is its thread."""
 
     def __init__(
-        self, *, transport: Transport, state: GroupState, group: str, topics: list[str], name: str, sdk: str
+        self,
+        *,
+        transport: Transport,
+        state: GroupState,
+        group: str,
+        topics: list[str],
+        name: str,
+        sdk: str,
+        group_settings: Mapping[str, Any],  # they count when this member makes the group
     ) -> None:
         super().__init__(transport=transport, state=state)
+        self._group_settings = group_settings
         self._group = group
         self._topics = topics
         self._name = name
@@ -169,7 +178,7 @@ class Membership(Part):
             body["topics"] = self._topics
         if state.options.instance_id:
             body["instance_id"] = state.options.instance_id
-        body |= self._group_settings()
+        body |= self._group_settings
         answer = self._post("groups", self._group, "consumers", body=body)
         with state.changed:
             state.session_timeout_s = answer["session_timeout_ms"] / 1000
@@ -183,12 +192,6 @@ class Membership(Part):
         if state.closed:
             self.part()
 
-    def _group_settings(self) -> dict[str, Any]:
-        """Return the group settings the application gave; they count when this member makes the group."""
-        options = self._state.options
-        given = {"mode": options.mode, "session_timeout_ms": options.session_timeout_ms}
-        return {name: value for name, value in given.items() if value is not None}
-
     def _subscribe_at_the_end(self) -> None:
         """Make missing subscriptions begin at the end; registering alone begins at the earliest message."""
         for topic in self._topics:
@@ -197,7 +200,7 @@ class Membership(Part):
             except NotFound as error:
                 if error.code != "group_not_found":
                     raise
-                self._make({"name": self._group, **self._group_settings()}, "groups")
+                self._make({"name": self._group, **self._group_settings}, "groups")
                 self._subscribe(topic)
 
     def _subscribe(self, topic: str) -> None:
@@ -385,7 +388,7 @@ class Membership(Part):
         """An application that does not come back loses its queues to members that work."""
         state = self._state
         with state.changed:
-            since = min(state.handlers_since.values(), default=None) if state.in_run else state.away_since
+            since = state.silent_since()
             limit_s = state.options.max_poll_interval_ms / 1000
             if since is None or state.silence or time.monotonic() - since < limit_s or not state.consumer_id:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
@@ -81,6 +81,10 @@ class OwnedQueue:
         """The queue as applications know it."""
         return AssignedQueue(self.topic, self.queue, self.epoch)
 
+    def fence(self) -> dict[str, Any]:
+        """Return what a report names, so that none counts that comes too late."""
+        return {"epoch": self.epoch}
+
     def anew(self) -> OwnedQueue:
         origin = self.subscription if self.subscription != self.topic else None
         return OwnedQueue(
@@ -121,6 +125,18 @@ class OwnedQueue:
     def gives(self) -> bool:
         """Return True if a message may be handed out."""
         return bool(self.buffer) and not self.is_shut() and self.revoked_until is None
+
+    def rests(self) -> bool:
+        """Return True if no handler may begin now on what is handed out."""
+        return self.stopped
+
+    def has_left(self, offset: int, version: int) -> bool:
+        """Return True if a message that was handed out under a version no longer counts."""
+        return version != self.version
+
+    def begin(self, offset: int) -> None:
+        """A handler of run() begins on a message."""
+        self.running += 1
 
     def is_shut(self) -> bool:
         """Return True if the queue gives nothing although it is ours."""

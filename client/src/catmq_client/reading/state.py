@@ -40,11 +40,13 @@ class Changed(threading.Condition):
         super().__init__(lock)
         self.messages = threading.Condition(lock)
         self.room = threading.Condition(lock)
+        self.reports = threading.Condition(lock)
 
     def notify_all(self) -> None:
         super().notify_all()
         self.messages.notify_all()
         self.room.notify_all()
+        self.reports.notify_all()
 
 
 class GroupState:
@@ -105,6 +107,10 @@ class GroupState:
         self.stopping = False
         self.closed = False
         self.heartbeat_wanted = False
+
+    def silent_since(self) -> float | None:
+        """Return since when the application has not come back, or its oldest handler is at work."""
+        return min(self.handlers_since.values(), default=None) if self.in_run else self.away_since
 
     def want_heartbeat(self) -> None:
         with self.changed:

@@ -146,7 +146,7 @@ class Workers:
             if any(map(dispatcher.is_barred, job.tasks)):
                 return False
             for task in job.tasks:
-                task.owned.running += 1
+                task.owned.begin(task.message.offset)
             settings = state.settings_of(job.tasks[0].owned)
             limit_ms = settings.handler_timeout_ms
             dispatcher.begin(job, None if limit_ms is None else limit_ms / 1000)

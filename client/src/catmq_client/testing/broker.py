@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from catmq_client.errors import CatmqError, Conflict, NotFound
+from catmq_client.errors import CatmqError, Conflict, ConnectFailed, InvalidRequest, NotFound
 from catmq_client.http import wire
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.failures import FailedMessage, FakeFailures
 from catmq_client.testing.groups import FakeGroup
+from catmq_client.testing.shares import SETTINGS, FakeRun, FakeShareGroup
 from catmq_client.testing.topics import FakeClock, FakeTopic, FakeTopics, StoredMessage, unsupported
 
 # How often a pull looks whether a subscription's delay is over, s.
@@ -44,8 +45,8 @@ class FakeBroker:
     """A Transport that answers from memory as a broker would, through real JSON or MessagePack.
 
     Topics are made with `create_topic`; groups when a consumer names topics, or with `subscribe`; a group has
-    one member at a time. `fail` plants errors, before or after the request was carried out. What it does not
-    do raises NotBuilt. Safe to share between threads; a pull waits.
+    one member at a time, a share group any number. `fail` plants errors, before or after the request was
+    carried out. What it does not do raises NotBuilt. Safe to share between threads; a pull waits.
     """
 
     def __init__(self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000) -> None:
@@ -58,6 +59,7 @@ class FakeBroker:
         self.session_timeout_ms = session_timeout_ms
         self._codec = codec or wire.JsonCodec()
         self._faults: list[_Fault] = []
+        self._cut_off: set[str] = set()
         # A pull waits on it; everything that changes what a pull would answer notifies.
         self._changed = threading.Condition()
 
@@ -66,10 +68,13 @@ class FakeBroker:
         with self._changed:
             return self.topics.create(name, queues=queues)
 
-    def subscribe(self, group: str, topic: str, *, start: str = "earliest") -> FakeGroup:
-        """Let a group, made if it is new, read a topic from its start ("earliest") or end ("latest")."""
+    def subscribe(self, group: str, topic: str, *, start: str = "earliest", **made: Any) -> FakeGroup:
+        """Let a group read a topic from its start ("earliest") or end ("latest").
+
+        `made` are settings of a group that is new, such as mode="share", lease_ms=5_000.
+        """
         with self._changed:
-            found = self.ensure_group(group, {})
+            found = self.ensure_group(group, made)
             found.subscribe(self.topics.find(topic).queues, start=start)
             self._changed.notify_all()
             return found
@@ -98,6 +103,11 @@ class FakeBroker:
             positions = self.find_group(group).positions
             return {queue: position.committed for queue, position in positions.items()}
 
+    def runs(self, group: str) -> list[FakeRun]:
+        """Return the runs of a share group: messages that are leased, or that wait to be delivered again."""
+        with self._changed:
+            return [*self._share_group(self.find_group(group)).runs]
+
     def waiting(self, group: str) -> list[FailedMessage]:
         """Return the messages of a group that failed and wait for their next retry."""
         with self._changed:
@@ -116,10 +126,15 @@ class FakeBroker:
         with self._changed:
             self._faults.append(_Fault(re.compile(request), error, after, times))
 
+    def cut_off(self, name: str) -> None:
+        """Let no request of the member of this name through, as if its process had died; `heal` ends that."""
+        self.change(lambda: self._cut_off.add(name))
+
     def heal(self) -> None:
         """Remove all planted errors."""
         with self._changed:
             self._faults.clear()
+            self._cut_off.clear()
 
     def change(self, what: Callable[[], object]) -> None:
         """Carry out a change of the broker's insides and wake the waiting pulls."""
@@ -147,13 +162,14 @@ class FakeBroker:
             self.requests.append(Seen(method, path, decoded))
             self._changed.notify_all()
             self._raise_fault(method, path, after=False)
+            self._raise_cut(path, decoded)
             try:
                 answer = self._answer(method, path, decoded)
             finally:
                 self._changed.notify_all()
             self._raise_fault(method, path, after=True)
-        for part in (answer, *answer.get("queues", ())):
-            if part.get("messages"):
+        for part in (answer, *answer.get("queues", ()), *answer.get("runs", ())):
+            if isinstance(part.get("messages"), list):
                 sent = self._codec.encode({"messages": part["messages"]})
                 part["messages"] = self._codec.decode(sent)["messages"]
         return answer
@@ -169,8 +185,12 @@ class FakeBroker:
     def ensure_group(self, name: str, body: dict[str, Any]) -> FakeGroup:
         """Return a group; made with the settings of a registration if it is new."""
         timeout_ms = body.get("session_timeout_ms") or self.session_timeout_ms
+        kind = FakeShareGroup if body.get("mode") == "share" else FakeGroup
         if name not in self.groups:
-            self.groups[name] = FakeGroup(name, clock=self.clock, session_timeout_ms=timeout_ms)
+            more = {one: body[one] for one in SETTINGS if body.get(one) is not None}
+            if more and kind is FakeGroup:
+                raise InvalidRequest(f"{', '.join(more)}: only for mode share", status=422)
+            self.groups[name] = kind(name, clock=self.clock, session_timeout_ms=timeout_ms, **more)
         return self.find_group(name)
 
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -187,6 +207,13 @@ class FakeBroker:
         if fault is not None and fault.after == after:
             fault.left -= 1
             raise fault.error
+
+    def _raise_cut(self, path: str, body: dict[str, Any]) -> None:
+        names = [
+            name for name in self._cut_off if f"/consumers/{name}.k." in path or body.get("name") == name
+        ]
+        if names:
+            raise ConnectFailed(f"{names[0]} is cut off")
 
     def _of_consumer(self, consumer_id: str) -> FakeGroup:
         for group in self.groups.values():
@@ -210,6 +237,7 @@ class FakeBroker:
         topics = [self.topics.find(topic) for topic in body.get("topics") or ()]
         found = self.ensure_group(group, body) if topics else self.find_group(group)
         asked = {name: body.get(name) for name in ("mode", "session_timeout_ms", "instance_id")}
+        asked |= {name: body[name] for name in SETTINGS if name in body}
         consumer_id = found.join(body.get("instance_id") or body["name"], body["incarnation"], **asked)
         for topic in topics:
             found.subscribe(topic.queues, start="earliest")
@@ -250,6 +278,40 @@ class FakeBroker:
                 return {"generation": generation, "queues": queues, "assignment_changed": changed}
             self._changed.wait(min(wait_s, max(0.001, self._next_due_s(group))))
 
+    def _share_group(self, group: FakeGroup) -> FakeShareGroup:
+        if not isinstance(group, FakeShareGroup):
+            detail = f"group {group.name} is no share group: its mode is {group.mode}"
+            raise Conflict(detail, code="group_settings_differ", status=409)
+        return group
+
+    def _share(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
+        group = self._share_group(self._of_consumer(consumer))
+        give_up_at = time.monotonic() + body.get("wait_ms", 0) / 1000
+        done = [group.done(one) for one in body.get("done", ())]
+        while True:
+            self.failures.end_leases(group)
+            self.failures.move_due(group)
+            self.topics.move_due()
+            self._raise_cut(f"/consumers/{consumer}", body)
+            runs = group.take(consumer, body)
+            wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
+            if runs or wait_s <= 0:
+                return {"generation": group.generation, "runs": runs, "done": done, "queues": []}
+            lease_ends_s = self.clock.seconds_to(group.lease_ends_ms())
+            self._changed.wait(min(wait_s, max(0.001, min(lease_ends_s, self._next_due_s(group)))))
+
+    def _share_done(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
+        group = self._share_group(self._of_consumer(consumer))
+        return {"generation": group.generation, "done": [group.done(one) for one in body["done"]]}
+
+    def _share_runs(self, group: str) -> dict[str, Any]:
+        found = self._share_group(self.find_group(group))
+        runs = sorted(found.runs, key=lambda run: (run.queue.id, run.first, run.end))
+        return {"runs": [found.listed(run) for run in runs], "away": []}
+
+    def _free_runs(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {"released": self._share_group(self.find_group(group)).free(body["queue"], body["first"])}
+
     def interrupted(self) -> bool:
         """Return True if waiting pulls are to be answered; a hook for tests of the client."""
         return False
@@ -274,5 +336,9 @@ _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "POST consumers/([^/]+)/commit": FakeBroker._commit,
     "POST consumers/([^/]+)/failures": FakeBroker._report,
     "POST consumers/([^/]+)/pull": FakeBroker._pull,
+    "POST consumers/([^/]+)/share": FakeBroker._share,
+    "POST consumers/([^/]+)/share/done": FakeBroker._share_done,
+    "GET groups/([^/]+)/share/runs": lambda fake, group, _: fake._share_runs(group),
+    "POST groups/([^/]+)/share/runs/release": FakeBroker._free_runs,
     "DELETE consumers/([^/]+)": lambda fake, consumer, _: fake._of_consumer(consumer).leave(consumer),
 }

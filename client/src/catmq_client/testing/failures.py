@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catmq_client.testing.groups import FakeGroup, Position
+from catmq_client.testing.shares import FakeShareGroup
 from catmq_client.testing.topics import FakeTopics, StoredMessage
 
 
@@ -51,14 +52,20 @@ class FakeFailures:
         self, group: FakeGroup, position: Position | None, consumer_id: str, one: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         """Return in which list of the answer a message belongs, and what is told of it."""
-        if position is None or position.fence != (one["epoch"], consumer_id):
+        known = (group.name, one["queue"], one["offset"])
+        if position is None or not group.holds(consumer_id, one):
             return "refused", {"state": "fenced"}
         if not position.queue.low <= one["offset"] < position.queue.head:
             return "refused", {"state": "missing"}
-        known = (group.name, position.queue.id, one["offset"])
         if known not in self.answers:
             self.answers[known] = self._store(group, position, one)
         return self.answers[known]
+
+    def end_leases(self, group: FakeShareGroup) -> None:
+        """Make dead letters of the messages that members lost as often as the group lets them."""
+        for position, offset, times in [*group.worn_out()]:
+            error = f"LeaseLost: {times} leases ended without a result"
+            self._store(group, position, {"offset": offset, "error": error, "final": True})
 
     def move_due(self, group: FakeGroup) -> None:
         """Put the copies whose time has come into the group's failure topics."""
@@ -81,9 +88,11 @@ class FakeFailures:
         origin = message.origin or {**first, "first_failed_at_ms": one.get("first_failed_at_ms") or 0}
         settings = group.settings(origin["topic"])
         copy = replace(message, attempt=attempt, origin={**origin, "error": error})
-        if one.get("last", False) or settings.ordered or attempt > settings.retries:
+        is_last = one.get("last") or one.get("final") or settings.ordered
+        if is_last or attempt > settings.retries:
             self.dead.append(FailedMessage(group.name, copy, attempt, error, 0))
             return "dead", {"attempt": attempt}
-        due_at_ms = self._topics.clock.now_ms() + round(settings.pause_s(attempt) * 1000)
+        delay_ms = one.get("delay_ms", round(settings.pause_s(attempt) * 1000))
+        due_at_ms = self._topics.clock.now_ms() + delay_ms
         self.waiting.append(FailedMessage(group.name, copy, attempt, error, due_at_ms))
         return "retried", {"attempt": attempt, "due_at_ms": due_at_ms}

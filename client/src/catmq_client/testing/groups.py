@@ -7,11 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from catmq_client.errors import Gone
+from catmq_client.errors import Conflict, Gone
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.topics import FakeClock, FakeQueue, StoredMessage, unsupported
 
 _ids = itertools.count(1)
+
+
+def new_id(name: str) -> str:
+    """Return a consumer id."""
+    return f"{name}.k.{next(_ids)}.x"
 
 
 @dataclass(slots=True)
@@ -56,6 +61,9 @@ class FakeGroup:
 
     def join(self, name: str, incarnation: str, **asked: Any) -> str:
         """Register a member, or its next incarnation; return its consumer id. Another member is refused."""
+        if asked.get("mode") == "share":
+            detail = f"group {self.name} has mode {self.mode}"
+            raise Conflict(detail, code="group_settings_differ", status=409)
         if asked.get("mode") not in (None, self.mode):
             raise unsupported(f"groups with mode {asked['mode']}")
         if self._member and name != self._name:
@@ -63,7 +71,7 @@ class FakeGroup:
         if self._member and incarnation == self._incarnation:
             return self._member
         self.leave(self._member, "replaced")
-        self._member, self._name, self._incarnation = f"{name}.k.{next(_ids)}.x", name, incarnation
+        self._member, self._name, self._incarnation = new_id(name), name, incarnation
         self.generation += 1
         for position in self.positions.values():
             position.epoch += 1
@@ -101,6 +109,11 @@ class FakeGroup:
             return {"queue": queue, "state": "fenced", "offset": None}
         position.fence = (epoch, consumer_id)
         return {"queue": queue, "state": "ok", "offset": position.committed}
+
+    def holds(self, consumer_id: str, message: dict[str, Any]) -> bool:
+        """Return True if a message that is reported as failed is still the member's."""
+        position = self.position_of(consumer_id, message["queue"])
+        return position is not None and position.fence == (message["epoch"], consumer_id)
 
     def position_of(self, consumer_id: str, queue: int) -> Position | None:
         return self.positions.get(queue)

@@ -44,8 +44,9 @@ from catmq_client.errors import NotFound
 
 MODE = Argument(
     "--mode",
-    "members share the queues (clustering, the default), or each instance reads all (broadcasting)",
-    choices=("clustering", "broadcasting"),
+    "members share the queues (clustering, the default), each instance reads all (broadcasting), "
+    "or members lease messages of any queue (share)",
+    choices=("clustering", "broadcasting", "share"),
 )
 SETTINGS = options("group")
 ONLY_TOPIC = Argument("--topic TOPIC", "only this topic")
@@ -70,6 +71,11 @@ FACTS: Columns = {
     "active members": lambda group: active_limit(group.get("max_active_members")),
     **fields("description generation"),
     "created": at("created_at_ms"),
+}
+SHARE_FACTS: Columns = {
+    "lease": span("lease_ms"),
+    "messages of a lease": "run_messages",
+    "maximum deliveries": lambda group: group.get("max_deliveries") or "no limit",
 }
 SUBSCRIPTIONS: Columns = {
     **fields("topic state"),
@@ -112,7 +118,7 @@ def longest_pause(row: Rebalance) -> int | None:
 def page(group: Group) -> str:
     """Return what `catmq group show` prints."""
     parts = (
-        facts(group, FACTS),
+        facts(group, {**FACTS, **(SHARE_FACTS if group["mode"] == "share" else {})}),
         rows_table(group["subscriptions"], SUBSCRIPTIONS),
         rows_table(group["members"], MEMBERS),
     )

@@ -35,6 +35,11 @@ CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 
 BEFORE: Columns = fields("topic queue")
 AFTER: Columns = {**fields("committed head lag"), "BEHIND": span("lag_ms"), "OWNER": "owner"}
+LEASED: Columns = {
+    "IN FLIGHT": "in_flight",
+    "OLDEST LEASE": span("oldest_lease_ms"),
+    "REDELIVERED": "redelivered",
+}
 MOVED: Columns = {
     **fields("queue from to"),
     "CHANGE": lambda move: f"{move['to'] - move['from']:+d}",
@@ -69,7 +74,8 @@ def show_positions(admin: Admin, args: argparse.Namespace) -> int:
     lag = admin.lag(args.group)
     rows: list[Any] = [{"group": lag["group"], **queue} for queue in lag["queues"]]
     instances = fields("instance") if any(row.get("instance") for row in rows) else {}
-    print_rows(rows, {**BEFORE, **instances, **AFTER}, args.output)
+    leased = LEASED if any(row.get("in_flight") is not None for row in rows) else {}
+    print_rows(rows, {**BEFORE, **instances, **AFTER, **leased}, args.output)
     if args.output == "json":
         return 0
     note(f"{lag['group']}: {'unknown' if lag['lag'] is None else lag['lag']} messages unread{oldest(lag)}")

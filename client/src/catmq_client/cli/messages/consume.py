@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from catmq_client import Consumer
+from catmq_client import Consumer, ShareConsumer, ShareMessage
 from catmq_client.cli.arguments import seconds, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import line_of, message_row, note, write
@@ -28,6 +28,7 @@ AWAY_S = 120.0  # with --idle-timeout: for how long brokers and nodes may not an
 CLOSE_S = 10.0  # for how long the last commit is tried when brokers are away
 MAX_WAIT_MS = 30_000  # longest wait of a pull at the broker
 TOOL = "catmq-cli/"  # a group that it makes raises no alarm once it has left
+PULLS = ("/pull", "/share")  # how the paths of requests end that may bring messages
 FAILURES = "_fail"  # what the name of a failure topic, and of no other, ends with
 QUIET = ("ok", "stopped")  # states of a queue that has nothing to deliver; in others there may be something
 
@@ -36,20 +37,12 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
     """Print messages until told to stop; exit code 3 if there was none for all of --idle-timeout."""
     if args.mode == "broadcasting" and args.instance is None:
         raise OptionError("--mode broadcasting needs --instance NAME: offsets are stored for each instance")
+    if args.share and (args.mode or args.instance):
+        raise OptionError("--share with --mode or --instance: members of a share group have neither")
     watch = Watch(brokers.network())
     printer = Printer(args, watch)
     with Stop() as stop:
-        consumer: Consumer = Consumer(
-            transport=watch,
-            group=args.group,
-            topics=[args.topic],
-            auto_offset_reset=args.start,
-            fetch_max_wait_ms=wait_ms(args.idle_timeout),
-            on_assigned=lambda queues: leave_alone(consumer, args, queues),
-            mode=args.mode,
-            instance_id=args.instance,
-            session_timeout_ms=args.session_timeout_ms,
-        )
+        consumer = member(args, watch)
         try:
             printer.run(consumer, stop)
         finally:
@@ -57,6 +50,27 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
             consumer.close(timeout_s=CLOSE_S)
     note(f"{printer.printed} messages of {args.topic} for group {args.group}")
     return IDLE if printer.idle and not printer.printed else 0
+
+
+def member(args: argparse.Namespace, watch: Watch) -> Consumer | ShareConsumer:
+    """Return a consumer of the kind that the arguments name."""
+    given = {
+        "transport": watch,
+        "group": args.group,
+        "topics": [args.topic],
+        "auto_offset_reset": args.start,
+        "fetch_max_wait_ms": wait_ms(args.idle_timeout),
+        "session_timeout_ms": args.session_timeout_ms,
+    }
+    if args.share:
+        return ShareConsumer(**given)
+    consumer: Consumer = Consumer(
+        on_assigned=lambda queues: leave_alone(consumer, args, queues),
+        mode=args.mode,
+        instance_id=args.instance,
+        **given,
+    )
+    return consumer
 
 
 def leave_alone(consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]) -> None:
@@ -104,7 +118,7 @@ class Watch:
         except CatmqError:
             self._note(asked_at, quiet=False)
             raise
-        if path.endswith("/pull"):
+        if path.endswith(PULLS):
             self._note(asked_at, quiet=all(queue["state"] in QUIET for queue in answer["queues"]))
         return answer
 
@@ -134,7 +148,7 @@ class Printer:
         self.printed = 0
         self.idle = False
 
-    def run(self, consumer: Consumer, stop: Stop) -> None:
+    def run(self, consumer: Consumer | ShareConsumer, stop: Stop) -> None:
         """Print until --max, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
 
         One message at a time: asking for the next tells the consumer that this one's line is flushed. So
@@ -154,6 +168,8 @@ class Printer:
     def _print(self, message: Message) -> None:
         fields = {name: getattr(message, name) for name in FIELDS}
         row = message_row(message.topic, {**fields, "body_bytes": message.body})
+        if isinstance(message, ShareMessage):
+            row["deliveries"] = message.deliveries
         write(line_of(row, message.body, self._args.output))
         self.printed += 1
         self._last = time.monotonic()
@@ -201,6 +217,7 @@ CONSUME = Verb(
             "session timeout of a new group (default 15000)",
             type=whole(2_000, 300_000),
         ),
+        Argument("--share", "share the messages of each queue with other members (a share group)"),
         Argument("--max N", "end after N messages", type=whole(1)),
         Argument("--idle-timeout SECONDS", "end after this many seconds without a message", type=seconds),
         output("json", "body"),

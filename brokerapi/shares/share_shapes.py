@@ -1,0 +1,260 @@
+"""Runs of share groups: leased, reported on, listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType, convert
+
+from brokerapi.http import formats
+from brokerapi.http.parsers import Body
+from brokerapi.shapes.base import Answer, Id, Request, ShortText
+from brokerapi.shapes.message_shapes import OriginAnswer, StoredAnswer, origin_of, stored_rows, with_origins
+from brokerapi.shares.waiting import Answered
+from messagestore.engine.messages import StoredRow
+from messagestore.shares.delivering import Leased
+from messagestore.shares.finishing import Done, Recorded
+from messagestore.shares.leasing import Wanted
+from messagestore.shares.listing import LeasedRuns
+from metadata.cache import snapshot
+from metadata.config import config
+from metadata.rules.groups.sharing import MOST_MESSAGES
+
+MOST_REPORTS = 1_000
+MOST_HELD = 10_000
+GrantText = Annotated[str, Meta(max_length=100)]
+
+
+class HeldRun(Request, kw_only=True):
+    """A run that a member knows of."""
+
+    queue: Id
+    first: Id
+    grant: GrantText
+
+
+class RunReport(HeldRun, kw_only=True):
+    """Report on a leased run. It may be repeated.
+
+    `all`: every message of it is finished. Else `finished` are ranges of offsets (the second is not included)
+    and `release` offsets that are to be delivered again now. `renew`: the lease begins anew.
+    """
+
+    all: bool = False
+    finished: Annotated[tuple[tuple[Id, Id], ...], Meta(max_length=MOST_MESSAGES)] = ()
+    release: Annotated[tuple[Id, ...], Meta(max_length=MOST_MESSAGES)] = ()
+    renew: bool = False
+
+    def done(self) -> Done:
+        """The report for the layer below."""
+        return Done(self.queue, self.first, self.grant, self.all, self.finished, self.release, self.renew)
+
+
+Reports = Annotated[tuple[RunReport, ...], Meta(max_length=MOST_REPORTS)]
+
+
+class ShareRequest(Request, kw_only=True):
+    """A member of a share group asks for messages of `topics`, in order of preference; none named: of all.
+
+    `done` is recorded first. With `recover` the runs come first that this member has and `holding` does not
+    list: for a call whose answer was lost.
+    """
+
+    topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
+    max_messages: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = min(500, config.max_pull_messages)
+    max_bytes: Annotated[int, Meta(ge=1, le=config.max_pull_bytes)] = min(4 << 20, config.max_pull_bytes)
+    wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
+    done: Reports = ()
+    recover: bool = False
+    holding: Annotated[tuple[HeldRun, ...], Meta(max_length=MOST_HELD)] = ()
+
+    def wanted(self) -> Wanted:
+        """The request for the layer below."""
+        held = frozenset(run.grant for run in self.holding) if self.recover else None
+        return Wanted(self.topics, self.max_messages, self.max_bytes, held)
+
+
+class DoneRequest(Request, kw_only=True):
+    """Reports on leased runs, without asking for more."""
+
+    done: Reports
+
+
+class ReportAnswer(Answer, kw_only=True, omit_defaults=True):
+    """Outcome of a report. `state` is ok, lost, gone, invalid (`detail` says why) or unavailable.
+
+    `lease_ms`: the length of the lease that begins anew.
+    """
+
+    queue: int
+    first: int
+    grant: str
+    state: str
+    detail: str | UnsetType = UNSET
+    lease_ms: int | UnsetType = UNSET
+
+
+class RunAnswer(Answer, kw_only=True, omit_defaults=True):
+    """A leased run: offsets `first` to `end` (not included), without those in `skipped`, which count as
+    finished.
+
+    `grant` names the lease, which lasts `lease_ms` from when the request was sent. `deliveries` counts the
+    leases of the run. Messages are in `messages`, or in `rows` as in a pull. `recovered`: the member had it
+    before.
+    """
+
+    topic: str
+    queue: int
+    first: int
+    end: int
+    grant: str
+    deliveries: int
+    lease_ms: int
+    messages: list[StoredAnswer] | UnsetType = UNSET
+    rows: list[StoredRow] | UnsetType = UNSET
+    origins: list[OriginAnswer | None] | UnsetType = UNSET
+    skipped: Sequence[tuple[int, int]] = ()
+    origin_topic: str | UnsetType = UNSET
+    recovered: bool = False
+
+
+class SharedQueue(Answer, kw_only=True):
+    """A queue that gives nothing now: `state` is stopped, runs_exhausted, corrupt or unavailable."""
+
+    queue: int
+    state: str
+
+
+class ShareAnswer(Answer, kw_only=True, omit_defaults=True):
+    """Leased runs. `retry_after_ms`: too many calls are waiting; call again after this time."""
+
+    generation: int
+    runs: list[RunAnswer]
+    done: list[ReportAnswer]
+    queues: list[SharedQueue]
+    retry_after_ms: int | UnsetType = UNSET
+
+
+class DoneAnswer(Answer, kw_only=True):
+    """One outcome per report, in order."""
+
+    generation: int
+    done: list[ReportAnswer]
+
+
+class RunsQuery(Request, kw_only=True):
+    """Runs of one queue, or of all that the group reads."""
+
+    queue: Id | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class ReleaseRequest(Request, kw_only=True):
+    """Runs whose lease is to end: those of a queue that begin at an offset."""
+
+    queue: Id
+    first: Id
+
+
+class ReleaseAnswer(Answer, kw_only=True):
+    """The number of leases that were ended."""
+
+    released: int
+
+
+class ListedRunAnswer(Answer, kw_only=True):
+    """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
+
+    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the lease is over.
+    """
+
+    topic: str
+    queue: int
+    number: int
+    first: int
+    end: int
+    owner: str | None
+    deliveries: int
+    messages: int
+    finished: int
+    lease_left_ms: int
+
+
+class RunsAnswer(Answer, kw_only=True):
+    """Runs by queue and offset; `away` names the nodes that did not answer."""
+
+    runs: list[ListedRunAnswer]
+    away: list[str]
+
+
+def runs_answer(found: LeasedRuns) -> RunsAnswer:
+    runs = [convert(one, ListedRunAnswer, from_attributes=True) for one in found.runs]
+    return RunsAnswer(runs=runs, away=sorted(found.away))
+
+
+SHARE = Body(ShareRequest)
+RELEASE = Body(ReleaseRequest)
+DONE = Body(DoneRequest)
+
+
+def share_answer(asked: ShareRequest, answered: Answered, kind: formats.Format) -> ShareAnswer:
+    shared = answered.shared
+    return ShareAnswer(
+        generation=answered.group.generation,
+        runs=[_run(one, kind) for one in shared.runs],
+        done=report_answers(asked.done, answered.recorded),
+        queues=[SharedQueue(queue=queue, state=state) for queue, state in sorted(shared.states.items())],
+        retry_after_ms=UNSET if answered.retry_after_ms is None else answered.retry_after_ms,
+    )
+
+
+def report_answers(asked: Sequence[RunReport], recorded: Sequence[Recorded]) -> list[ReportAnswer]:
+    """The outcomes of some reports."""
+    return [
+        ReportAnswer(
+            queue=one.queue,
+            first=one.first,
+            grant=one.grant,
+            state=found.state,
+            detail=found.detail or UNSET,
+            lease_ms=UNSET if found.lease_ms is None else found.lease_ms,
+        )
+        for one, found in zip(asked, recorded, strict=True)
+    ]
+
+
+def _run(one: Leased, kind: formats.Format) -> RunAnswer:
+    run = one.run
+    messages: list[StoredAnswer] | UnsetType = UNSET
+    if not kind.rows:
+        messages = stored_rows(run.queue, one.rows, kind)
+        if one.origins:
+            messages = with_origins(messages, one.origins)
+    topic, origin = _topics(run.queue)
+    return RunAnswer(
+        topic=topic,
+        queue=run.queue,
+        first=run.first,
+        end=run.end,
+        grant=run.grant.text,
+        deliveries=run.deliveries,
+        lease_ms=one.lease_ms,
+        messages=messages,
+        rows=one.rows if kind.rows else UNSET,
+        origins=[origin_of(text) for text in one.origins] if kind.rows and one.origins else UNSET,
+        skipped=one.skipped,
+        origin_topic=origin or UNSET,
+        recovered=one.recovered,
+    )
+
+
+def _topics(queue: int) -> tuple[str, str]:
+    """Names of a queue's topic and, if it is a retry topic, of that of its messages; '' if not."""
+    known = snapshot.current()
+    info = known.queues.get(queue)
+    topic = known.topics.get(info.topic_id) if info is not None else None
+    if topic is None:  # deleted since
+        return "", ""
+    origin = known.topics.get(topic.failure_of) if topic.failure_of is not None else None
+    return topic.name, origin.name if origin is not None else ""

@@ -1,0 +1,61 @@
+"""catmq share: the messages that members of a share group have leased."""
+
+from __future__ import annotations
+
+import argparse
+
+from catmq_client.admin.shapes import Leases
+from catmq_client.cli.arguments import whole
+from catmq_client.cli.connection import Brokers
+from catmq_client.cli.output import Columns, duration, fields, note, print_rows
+from catmq_client.cli.verbs import GROUP, TABLE, Argument, Noun, Verb, limit
+
+QUEUE = Argument("QUEUE", "id of the queue", type=whole(1))
+FIRST = Argument("FIRST", "first offset of the lease, as `share runs` shows it", type=whole(0))
+ONE_QUEUE = Argument("--queue QUEUE", "only this queue", type=whole(1))
+
+RUNS: Columns = {
+    **fields("topic queue first end messages finished deliveries"),
+    "OWNER": "owner",
+    "LEASE LEFT": lambda row: left(row["lease_left_ms"]),
+}
+
+
+def left(lease_left_ms: int) -> str | None:
+    """Return the time until a lease ends, as text.
+
+    >>> left(61_000), left(-500)
+    ('1m01s', 'over')
+    """
+    return "over" if lease_left_ms <= 0 else duration(lease_left_ms)
+
+
+def show_runs(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Show the leases of a group, as a table or one object a line."""
+    found: Leases = brokers.admin().share_runs(args.group, queue=args.queue, limit=args.limit)
+    print_rows(({"group": args.group, **run} for run in found["runs"]), RUNS, args.output)
+    if found["away"]:
+        note(f"nodes that did not answer: {', '.join(found['away'])}")
+    return 0
+
+
+def release(args: argparse.Namespace, brokers: Brokers) -> int:
+    released = brokers.admin().release_runs(args.group, queue=args.queue, first=args.first)
+    place = f"group {args.group}: queue {args.queue} offset {args.first}"
+    note(f"{place}: {released} leases ended" if released else f"{place}: no lease begins there")
+    return 0 if released else 1
+
+
+NOUN = Noun(
+    "share",
+    "list and end leases of a share group",
+    (
+        Verb("runs", "list leases of a share group", (GROUP, ONE_QUEUE, limit(100, 1_000), TABLE), show_runs),
+        Verb(
+            "release",
+            "end a lease, so that its messages are delivered to another member",
+            (GROUP, QUEUE, FIRST),
+            release,
+        ),
+    ),
+)

@@ -1,0 +1,125 @@
+"""Reads messages as a member of a share group; see ShareConsumer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from catmq_client.errors import CommitFailed, Unavailable
+from catmq_client.options import ShareConsumerOptions, checked
+from catmq_client.reading.reader import Reader
+from catmq_client.reading.workers import Handler
+from catmq_client.sharing.leases import LeaseBook
+from catmq_client.sharing.messages import ShareMessage
+from catmq_client.sharing.puller import Puller
+from catmq_client.sharing.renewer import Renewer
+
+log = logging.getLogger("catmq.consumer")
+
+COMMIT_WITHIN_S = 30.0
+
+
+class ShareConsumer(Reader[ShareMessage]):
+    """Reads messages that any member of its group may get: iterate, `poll`, or `run` a handler in threads.
+
+    There may be more members than queues. Each message is leased to one member; the lease is renewed while
+    the process works. A message is accepted when the application asks for the next one: in iteration the
+    next message, in poll() the next batch; in run() when its handler returns. accept(), release() and
+    reject() of a message say so earlier, and with auto_accept=False nothing else does. What is not accepted
+    when the consumer closes, or when its process dies and the lease has run out, is delivered again, to
+    anybody. Options and defaults: ShareConsumerOptions.
+
+    Take messages in one thread; any thread may accept them, and call stop() and close(). It connects when
+    the first message is requested. It cannot be used in a forked process.
+    """
+
+    options: ShareConsumerOptions
+    _state: LeaseBook
+
+    def _configure(self, options: Mapping[str, Any]) -> None:
+        self.options = checked(ShareConsumerOptions, options)
+        self._state = LeaseBook(self.options)
+
+    def _assemble(self) -> None:
+        transport, book, settle = self._transport, self._state, self._membership.settle
+        self._puller = Puller(transport=transport, book=book, settle=settle, topics=self.topics)
+        self._renewer = Renewer(transport=transport, book=book, settle=settle)
+        book.on_silent_broker = self._puller.interrupt
+        book.on_failed = self._reporter.add
+
+    def _parts(self) -> Iterable[Callable[[], object]]:
+        return self._puller.run, self._renewer.run
+
+    def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[ShareMessage]:
+        """Return up to `max_messages` (default max_poll_records); [] if none came in `timeout_s` seconds."""
+        self._state.asked = max_messages or self._state.limits.max_poll_records
+        try:
+            return super().poll(max_messages, timeout_s)
+        finally:
+            self._state.asked = 0
+
+    def run(self, handler: Handler, *, threads: int = 8, batch: int | None = None) -> None:
+        """Call `handler(message)` in threads until stop() or a signal; then finish, report and leave.
+
+        batch: the handler gets a list of at most so many messages of one topic. If the handler returns, its
+        messages are accepted, except for those that it released or rejected. If it raises, the message is
+        stored for a retry. Messages are handled in no order. Raises HandlerFailed, and gives its messages
+        back to the group, if a failed message cannot be stored for a retry.
+        """
+        self._state.threads, self._state.most_at_work = threads, threads * (batch or 1)
+        self._run_handler(handler, threads=threads, order="none", batch=batch)
+
+    def fail(self, message: ShareMessage, error: BaseException | str = "") -> None:
+        """Report a failed message. It is delivered again from the retry topic, until its retries are used up.
+
+        After that it becomes a dead letter. It counts as finished when the broker has stored it.
+        """
+        self._check_process()
+        with self._state.changed:
+            if message.is_held:
+                self._reporter.add(message.run, message, error)
+            else:
+                log.info("%r: no longer leased to this member, so its failure is not reported", message)
+
+    def commit(self) -> None:
+        """Report all that is accepted, released or rejected; in iteration and after poll() accept it before.
+
+        Raises CommitFailed if somebody else had accepted messages by then, because their lease had run out,
+        and Unavailable if something could not be reported within COMMIT_WITHIN_S seconds.
+        """
+        self._check_process()
+        if not self._state.in_run:
+            with self._state.changed:
+                self._finish_hand()
+        told = self._reporter.settle_new(COMMIT_WITHIN_S) and self._renewer.flush(COMMIT_WITHIN_S)
+        with self._state.changed:
+            lost, self._state.unreported = self._state.unreported, {}
+        if lost:
+            names = ", ".join(map(str, lost.values()))
+            raise CommitFailed(
+                f"{names}: the lease ran out before the report, and somebody else got messages"
+            )
+        if not told:
+            raise Unavailable("not reported: brokers or nodes do not answer", code="node_unavailable")
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Report what is done, in `timeout_s` (default close_timeout_ms), give back the rest, and leave."""
+        super().close(timeout_s)
+
+    def _close_limit_s(self) -> float:
+        return self.options.close_timeout_ms / 1000
+
+    def _finish_hand(self) -> None:
+        if self.options.auto_accept:
+            for run in self._hand:
+                self._state.finish_taken(run)
+        self._hand = []
+        self._state.changed.room.notify_all()
+
+    def _give_up_all(self, within_s: float) -> None:
+        # Leaving frees what is left, in one step: a pull that still waits must not bring it back.
+        if not self._reporter.flush(within_s):
+            log.warning("group %s: some failures were not reported; messages will be repeated", self.group)
+        if not self._renewer.flush(within_s):
+            log.warning("group %s: brokers were not told of all that is done; it may be repeated", self.group)

@@ -1,0 +1,216 @@
+"""A leased run: a stretch of offsets of one queue, and what has become of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from catmq_client.message import Message
+from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.state import lease_clock
+
+# Messages are delivered one by one from this delivery on.
+SUSPECT_FROM = 3
+# Queue, first offset and grant: a run that is leased again comes under another grant.
+Place = tuple[int, int, str]
+
+
+def place_of(item: Mapping[str, Any]) -> Place:
+    return item["queue"], item["first"], item["grant"]
+
+
+class HeldRun(OwnedQueue):
+    """A run that this member holds. Each of its offsets is open, finished, or on its way back to the group.
+
+    Not locked: every call is made under the lock of the lease book.
+    """
+
+    def __init__(self, item: Mapping[str, Any], *, serial: int, sent_at: float) -> None:
+        """`item`: the run in an answer, asked for at `sent_at`, lease clock. `serial` tells runs apart."""
+        topic, origin = item["topic"], item.get("origin_topic")
+        super().__init__(topic=topic, queue=item["queue"], epoch=serial, stopped=False, origin_topic=origin)
+        self.acquired = True
+        self.first: int = item["first"]
+        self.end: int = item["end"]
+        self.grant: str = item["grant"]
+        self.deliveries: int = item["deliveries"]
+        self.lease_s: float = item["lease_ms"] / 1000
+        self.lease_until = sent_at + self.lease_s
+        self._leased_at = time.monotonic()
+        # Delivered, and neither finished nor given back.
+        self.open: set[int] = set()
+        # Those of them that the application got, with the time, monotonic.
+        self.since: dict[int, float] = {}
+        # Until when the application wants one of them, monotonic; that outweighs max_processing_ms.
+        self.wanted_until: dict[int, float] = {}
+        # The application asked for a longer lease.
+        self.wants_renewal = False
+        # What needs nobody: finished before, or without a wanted tag.
+        self.skipped: set[int] = set()
+        # Finished, or to be delivered again, of which the broker does not know yet; since when, monotonic.
+        self.finished: set[int] = set()
+        self.leaving: set[int] = set()
+        self.news_since: float | None = None
+        # A report of it is under way.
+        self.sending = False
+        # It was said that the lease has run out.
+        self.told_late = False
+
+    def __str__(self) -> str:
+        return f"{self.topic} queue {self.queue} offsets {self.first} to {self.end - 1}"
+
+    @property
+    def place(self) -> Place:
+        return self.queue, self.first, self.grant
+
+    @property
+    def in_hand(self) -> int:
+        return len(self.open) - len(self.buffer)
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that the application has not begun with."""
+        return len(self.open) - len(self.since)
+
+    @property
+    def lease_left_s(self) -> float:
+        return 0.0 if self.lost else max(0.0, self.lease_until - lease_clock())
+
+    def fill(self, messages: Iterable[Message]) -> None:
+        """Take over the messages; what the answer left out needs nobody."""
+        self.buffer.extend(messages)
+        self.open = {message.offset for message in self.buffer}
+        self.skipped = set(range(self.first, self.end)) - self.open
+        if not self.open:
+            self._note()
+
+    def is_same(self, item: Mapping[str, Any]) -> bool:
+        """Return True if an answer has this run, under whatever grant."""
+        return (self.queue, self.first, self.end) == (item["queue"], item["first"], item["end"])
+
+    def granted_again(self, item: Mapping[str, Any], *, sent_at: float) -> None:
+        """Its lease had run out, and this member got it again: what is at work goes on."""
+        self.grant, self.deliveries = item["grant"], item["deliveries"]
+        self.lease_s = item["lease_ms"] / 1000
+        self.lease_until = sent_at + self.lease_s
+        self.sending = False
+
+    def fence(self) -> dict[str, Any]:
+        return {"grant": self.grant}
+
+    def rests(self) -> bool:
+        """Return True if the lease is over: perhaps somebody else has the run."""
+        return self.lease_left_s <= 0
+
+    def is_shut(self) -> bool:
+        return super().is_shut() or self.rests()
+
+    def has_left(self, offset: int, version: int) -> bool:
+        return offset not in self.open
+
+    def begin(self, offset: int) -> None:
+        self.running += 1
+        self.since[offset] = time.monotonic()
+
+    def is_ours(self, offset: int) -> bool:
+        """Return True if something may still be said about an offset."""
+        return not self.lost and offset in self.open and offset not in self.reporting
+
+    def finish(self, offset: int, version: int) -> None:
+        if self.is_ours(offset):
+            self._close(offset)
+            self.finished.add(offset)
+
+    def finish_all(self) -> None:
+        """Finish what the application got, except for what failed and is not stored for a retry yet."""
+        for offset in [*self.since]:
+            self.finish(offset, self.version)
+
+    def give_back(self, offset: int) -> None:
+        """Let an offset be delivered again, now and to anybody."""
+        if self.is_ours(offset):
+            self._close(offset)
+            self.leaving.add(offset)
+            self.buffer = type(self.buffer)(one for one in self.buffer if one.offset != offset)
+
+    def report(self, offset: int) -> None:
+        if offset in self.open:
+            self.reporting.add(offset)
+
+    def sent(self, report: RunReport) -> None:
+        """The broker recorded a report."""
+        self.finished -= report.finished
+        self.leaving -= report.leaving
+        self.skipped -= report.finished
+        if not (self.finished or self.leaving):
+            self.news_since = None
+
+    def is_suspect(self) -> bool:
+        """Return True for a lease after workers were lost with these messages, twice at least."""
+        is_new = time.monotonic() - self._leased_at < self.lease_s
+        return bool(self.open) and self.deliveries >= SUSPECT_FROM and is_new
+
+    def is_over(self) -> bool:
+        """Return True if each offset is finished or given back."""
+        return not self.open
+
+    def _close(self, offset: int) -> None:
+        self.open.discard(offset)
+        self.since.pop(offset, None)
+        self.wanted_until.pop(offset, None)
+        self._note()
+
+    def _note(self) -> None:
+        if self.news_since is None:
+            self.news_since = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """News of a run, as they were when they were sent. They may be repeated."""
+
+    run: HeldRun
+    grant: str
+    finished: frozenset[int]
+    leaving: frozenset[int]
+    renews: bool
+    is_whole: bool
+
+    @classmethod
+    def of(cls, run: HeldRun, *, renews: bool) -> RunReport:
+        return cls(
+            run=run,
+            grant=run.grant,
+            finished=frozenset(run.finished | run.skipped) if run.news_since is not None else frozenset(),
+            leaving=frozenset(run.leaving),
+            renews=renews and not run.is_over(),
+            is_whole=run.is_over() and not run.leaving,
+        )
+
+    def view(self) -> dict[str, Any]:
+        """Return it as a *Done* of the API."""
+        view: dict[str, Any] = {"queue": self.run.queue, "first": self.run.first, "grant": self.grant}
+        if self.is_whole:
+            return {**view, "all": True}
+        if self.finished:
+            view["finished"] = ranges(self.finished)
+        if self.leaving:
+            view["release"] = sorted(self.leaving)
+        return {**view, "renew": True} if self.renews else view
+
+
+def ranges(offsets: Iterable[int]) -> list[list[int]]:
+    """Return offsets as [from, to] ranges, `to` not included.
+
+    >>> ranges({7, 3, 4, 5})
+    [[3, 6], [7, 8]]
+    """
+    found: list[list[int]] = []
+    for offset in sorted(offsets):
+        if found and found[-1][1] == offset:
+            found[-1][1] = offset + 1
+        else:
+            found.append([offset, offset + 1])
+    return found

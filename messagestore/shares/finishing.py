@@ -1,0 +1,234 @@
+"""Reports of members on their runs: what is finished, to be delivered again, or still in work.
+
+A report names a grant, the only fence. It may be repeated: what has left a run has left it. A run that was
+read and changes before it is written is read again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import Session
+from messagestore.pool import node_pools
+from messagestore.pool.node import Node
+from messagestore.shares import known_queues
+from messagestore.tables.shares import run_sql
+from messagestore.tables.shares.run_sql import Key, Lease, Run
+from metadata.cache import snapshot
+from metadata.cache.snapshot_types import GroupInfo
+from metadata.db.consumer_ids import ConsumerId
+from metadata.errors import NodeUnavailable
+from metadata.grouping import grouped
+from metadata.rules.groups import sharing
+from metadata.rules.groups.sharing import Grant, Span
+
+TRIES = 8  # of a change of a run that others change, too
+
+
+class Done(NamedTuple):
+    """A report on one run. `whole`: all of it is finished; else `finished` and `release` say what left it."""
+
+    queue: int
+    first: int
+    grant: str
+    whole: bool = False
+    finished: Sequence[Span] = ()
+    release: Sequence[int] = ()
+    renew: bool = False
+
+
+class Recorded(NamedTuple):
+    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or `unavailable`.
+
+    `handled`: the messages that it finished. `lease_ms`: of a lease that begins anew.
+    """
+
+    queue: int
+    state: str
+    detail: str = ""
+    handled: int = 0
+    lease_ms: int | None = None
+
+
+class _Entry(NamedTuple):
+    """A report that can be recorded: its place among the others, grant, and bits of what leaves the run."""
+
+    place: int
+    done: Done
+    grant: Grant
+    finished: int
+    released: int
+
+    @property
+    def key(self) -> Key:
+        return self.done.queue, self.grant.first, self.grant.end
+
+
+def record(*, consumer: ConsumerId, group: GroupInfo, reports: Sequence[Done]) -> list[Recorded]:
+    """Record the reports of a member of a share group; for each, in order, what came of it."""
+    known, certain = snapshot.find_queues([one.queue for one in reports])
+    found: dict[int, Recorded] = {}
+    entries: list[tuple[int, _Entry]] = []
+    for index, one in enumerate(reports):
+        checked = _checked(index, one)
+        if isinstance(checked, str):
+            found[index] = Recorded(one.queue, "invalid", checked)
+        elif one.queue not in known:
+            found[index] = Recorded(one.queue, "gone" if certain else "unavailable")
+        else:
+            entries.append((known[one.queue].node_id, checked))
+    for node_id, mine in grouped(entries).items():
+        work = _Work(node_pools.node(node_id), group, consumer.text)
+        found |= work.record(mine)
+    return [found[index] for index in range(len(reports))]
+
+
+def _checked(index: int, one: Done) -> _Entry | str:
+    """Return a report that can be recorded, or what is wrong with it."""
+    grant = Grant.parse(one.grant)
+    if grant is None or grant.first != one.first:
+        return "this grant is not of a run that begins at this offset"
+    if one.whole and (one.finished or one.release):
+        return "all: leave out finished and release, the whole run is finished"
+    run = grant.first, grant.end
+    finished = sharing.bits_in(one.finished, run=run)
+    released = sharing.bits_in(((offset, offset + 1) for offset in one.release), run=run)
+    if finished is None:
+        return f"finished: each range ends above its start, and lies between {run[0]} and {run[1]}"
+    if released is None:
+        return f"release: the offsets of the run are {run[0]} to {run[1] - 1}"
+    return _Entry(index, one, grant, finished, released & ~finished)
+
+
+class _Work:
+    """Reports on the runs of one node."""
+
+    def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
+        self._node, self._group, self._owner = node, group, owner
+        self._found: dict[int, Recorded] = {}
+
+    def record(self, entries: Sequence[_Entry]) -> dict[int, Recorded]:
+        """Return what came of each, by its place."""
+        try:
+            whole = [one for one in entries if one.done.whole]
+            self._finish(whole)
+            self._leave([one for one in entries if one.finished or one.released])
+            self._renew([one for one in entries if one.done.renew and self._state(one) in ("", "ok")])
+            self._name([one for one in entries if self._state(one) == ""])
+        except NodeUnavailable:
+            for one in entries:
+                self._found.setdefault(one.place, Recorded(one.done.queue, "unavailable"))
+        known_queues.touch(self._group.id, {one.queue for one in self._found.values() if one.handled})
+        return self._found
+
+    def _state(self, one: _Entry) -> str:
+        return self._found[one.place].state if one.place in self._found else ""
+
+    def _answer(self, one: _Entry, state: str, *, handled: int = 0) -> None:
+        self._found[one.place] = Recorded(one.done.queue, state, "", handled)
+
+    def _finish(self, entries: Sequence[_Entry]) -> None:
+        if not entries:
+            return
+        ordered = sorted(entries, key=lambda one: one.key)
+        grants = [(one.done.queue, one.grant) for one in ordered]
+        for tries in _tries():
+            try:
+                with self._node.reading() as session:
+                    finished = run_sql.finish(session, group_id=self._group.id, grants=grants)
+                break
+            except db_errors.RolledBack:
+                if tries == TRIES:
+                    raise
+        held = [one for one, was in zip(ordered, finished, strict=True) if was]
+        for one in held:
+            self._answer(one, "ok", handled=one.grant.end - one.grant.first)
+        self._name([one for one in ordered if one not in held])
+
+    def _name(self, entries: Sequence[_Entry]) -> None:
+        """Say of reports that changed nothing whether their run is as it was, another's, or nobody's."""
+        if not entries:
+            return
+        with self._node.reading() as session:
+            runs = self._runs(session, entries)
+        for one in entries:
+            self._answer(one, _standing(one, runs.get(one.key)))
+
+    def _runs(self, session: Session, entries: Iterable[_Entry]) -> dict[Key, Run]:
+        firsts = grouped((one.done.queue, one.grant.first) for one in entries)
+        return run_sql.read_runs(session, group_id=self._group.id, firsts=firsts)
+
+    def _leave(self, entries: Sequence[_Entry]) -> None:
+        left = list(entries)
+        for tries in _tries():
+            if not left:
+                return
+            with self._node.reading() as session:
+                runs = self._runs(session, left)
+                left = [one for one in left if not self._left(session, one, runs.get(one.key))]
+            if tries == TRIES and left:
+                raise db_errors.RolledBack("Others change the same runs all the time.")
+
+    def _left(self, session: Session, one: _Entry, run: Run | None) -> bool:
+        """Record what left a run as it was read; False if it is not so any more."""
+        state = _standing(one, run)
+        if state != "ok" or run is None:
+            self._answer(one, state)
+            return True
+        finished, released = one.finished & run.left, one.released & run.left
+        try:
+            if finished and run_sql.leave(session, group_id=self._group.id, run=run, bits=finished) is None:
+                return False
+            rest = run._replace(done=run.done | finished)
+            if released and not self._released(session, rest, released):
+                return False
+        except db_errors.RolledBack:
+            return False
+        before = self._found[one.place].handled if one.place in self._found else 0
+        self._answer(one, "ok", handled=before + finished.bit_count())
+        return True
+
+    def _released(self, session: Session, run: Run, bits: int) -> bool:
+        group_id = self._group.id
+        if bits == sharing.full(run.length):
+            made = run_sql.release(session, group_id=group_id, run=run)
+        else:
+            parts = run_sql.leave(
+                session, group_id=group_id, run=run, bits=bits, lease=Lease(), deliveries=run.deliveries
+            )
+            made = parts is not None
+        if made:
+            known_queues.freed(group_id, run.queue, runs=bits.bit_count())
+        return made
+
+    def _renew(self, entries: Sequence[_Entry]) -> None:
+        if not entries:
+            return
+        ordered = sorted(entries, key=lambda one: one.key)
+        grants = [(one.done.queue, one.grant) for one in ordered]
+        lease = Lease(self._owner, self._group.lease_ms)
+        with self._node.reading() as session:
+            kept = run_sql.renew(session, group_id=self._group.id, grants=grants, lease=lease)
+        for one, was in zip(ordered, kept, strict=True):
+            if was:
+                before = self._found.get(one.place, Recorded(one.done.queue, "ok"))
+                self._found[one.place] = before._replace(lease_ms=self._group.lease_ms)
+
+
+def _tries() -> Iterator[int]:
+    """Yield 1, 2, … up to TRIES, with pauses between."""
+    for tries in range(1, TRIES + 1):
+        if tries > 1:
+            time.sleep(random.uniform(0.001, 0.01) * tries)
+        yield tries
+
+
+def _standing(one: _Entry, run: Run | None) -> str:
+    """Return the state of a grant, by the row of its run."""
+    if run is None or run.epoch != one.grant.epoch:
+        return "gone"
+    return "ok" if run.grant_no == one.grant.number else "lost"

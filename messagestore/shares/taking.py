@@ -1,0 +1,226 @@
+"""Leases: runs of one queue for one member, first those whose lease is over, then new messages.
+
+Callers of one (group, queue) in a worker share a transaction, so that the row of the position waits for
+workers and not for members. A run whose end was not seen is found again by its owner (`held`).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
+from messagestore.heads.coalescer import NodeCoalescer
+from messagestore.pool.node import Node
+from messagestore.shares import known_queues
+from messagestore.shares.known_queues import Known, Pair
+from messagestore.tables.shares import run_sql
+from messagestore.tables.shares.run_sql import Lease, Run, Wish
+from metadata.cache import snapshot
+from metadata.cache.snapshot_types import GroupInfo
+from metadata.rules.groups import sharing
+
+REPEATS = 3  # of what was rolled back
+MOST_DUE = 20  # runs that are read at once
+MOST_HELD = 1_000  # runs of one member that are found again
+_SPOILED = (db_errors.RolledBack, db_errors.Final)
+
+
+class Asked(NamedTuple):
+    """A member's request for runs of one queue: new ones of `messages` together, as its fair share."""
+
+    group: GroupInfo
+    owner: str
+    messages: int
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.owner, self.group.lease_ms)
+
+
+class _Place(NamedTuple):
+    """A queue on its node, as all who take from it at a time see it."""
+
+    node: Node
+    group_id: int
+    queue: int
+    epoch: int
+    start: int
+    end: int
+
+
+class _Part(NamedTuple):
+    place: _Place
+    wishes: tuple[Wish, ...]
+
+
+_coalescers: dict[Pair, NodeCoalescer[_Part, list[Run]]] = {}
+_guard = threading.Lock()
+
+
+def limit_of(group: GroupInfo, queue: int) -> int:
+    """The deliveries after which a message of a queue is dead; 0 where it cannot be: it has no place then."""
+    known = snapshot.current()
+    info = known.queues.get(queue)
+    topic = None if info is None else known.failure_topics.get((group.id, known.origin(info.topic_id)))
+    return group.max_deliveries if topic is not None else 0
+
+
+def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
+    """Take over what is due, at most `messages` together: whole runs, from the third delivery on one message.
+
+    Raises NodeUnavailable, `db_errors.*`.
+    """
+    group_id, limit = asked.group.id, limit_of(asked.group, queue)
+    with node.reading() as session:
+        found = run_sql.select_due(
+            session, group_id=group_id, queue=queue, epoch=one.view.epoch, most=MOST_DUE, limit=limit
+        )
+        if not found:
+            one.due_at = None  # until the next reading, or the next lease of this process
+        taken: list[Run] = []
+        for run in found:
+            alone = sharing.goes_alone(run.deliveries + 1, max_deliveries=limit)
+            if taken and (alone or sum(mine.left.bit_count() for mine in taken) >= asked.messages):
+                break
+            taken += _taken_over(session, group_id, run, asked.lease, alone=alone)
+            if taken and alone:
+                break
+    return taken
+
+
+def _taken_over(session: Session, group_id: int, run: Run, lease: Lease, *, alone: bool) -> list[Run]:
+    """Take a run over, or with `alone` its first message; nothing if another member was quicker."""
+    try:
+        if alone and run.length > 1:
+            return _first_alone(session, group_id, run, lease)
+        won = run_sql.take_over(session, group_id=group_id, run=run, lease=lease)
+    except db_errors.RolledBack:  # two members wanted it, and the server chose the other one
+        return []
+    return [] if won is None else [won]
+
+
+def _first_alone(session: Session, group_id: int, run: Run, lease: Lease) -> list[Run]:
+    """Lease the first message of a run alone; the others stay in it, free."""
+    first = run.left & -run.left
+    deliveries = run.deliveries + 1
+    made = run_sql.leave(session, group_id=group_id, run=run, bits=first, lease=lease, deliveries=deliveries)
+    return made or []
+
+
+def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
+    """Lease the next messages of a queue, together with others that ask now.
+
+    Raises NodeUnavailable, and `db_errors.Ambiguous` where runs may be leased that nobody was told of.
+    """
+    place = _Place(node, asked.group.id, queue, one.view.epoch, one.start, one.end)
+    count = min(asked.messages, place.end - place.start)
+    if count <= 0:
+        return []
+    alone = sharing.goes_alone(1, max_deliveries=limit_of(asked.group, queue))
+    most = 1 if alone else asked.group.run_messages
+    lengths = sharing.cut(count, run_messages=most)
+    part = _Part(place, tuple(Wish(asked.owner, length, asked.group.lease_ms) for length in lengths))
+    for repeat in range(REPEATS + 1):
+        try:
+            return _together(part, alone=repeat > 0)
+        except db_errors.RolledBack:
+            if repeat == REPEATS:
+                raise
+            time.sleep(random.uniform(0.002, 0.02) * (repeat + 1))
+    return []
+
+
+def _together(part: _Part, *, alone: bool) -> list[Run]:
+    runs: list[Run] | None = None
+    while runs is None:
+        with _coalescer_of(part.place).turn(part, alone=alone) as turn:
+            if parts := turn.items:
+                turn.results = _taken(parts)
+        runs, alone = turn.result, True
+    return runs
+
+
+def _taken(parts: Sequence[_Part]) -> list[list[Run]]:
+    """Take for all at once; the runs of each. One of another epoch than the first one's gets nothing."""
+    first = parts[0].place
+    mine = [part for part in parts if part.place.epoch == first.epoch]
+    wishes = [wish for part in mine for wish in part.wishes]
+    with first.node.writing() as session:
+        taken = run_sql.take(
+            session,
+            group_id=first.group_id,
+            queue=first.queue,
+            epoch=first.epoch,
+            start=max(part.place.start for part in mine),
+            end=max(part.place.end for part in mine),
+            wishes=wishes,
+        )
+    _note(first, taken, wishes)
+    runs = iter(taken.runs)
+    found = {id(part): [run for _ in part.wishes if (run := next(runs)) is not None] for part in mine}
+    return [found.get(id(part), []) for part in parts]
+
+
+def _note(place: _Place, taken: run_sql.Taken, wishes: Sequence[Wish]) -> None:
+    one = known_queues._known.get((place.group_id, place.queue))
+    if taken.next_offset is None:
+        known_queues.forget(place.group_id, place.queue)
+    elif one is not None and one.view.epoch == place.epoch:
+        one.leased_to(taken.next_offset, due_in_s=wishes[0].lease_ms / 1000)
+
+
+def held(*, node: Node, group: GroupInfo, queues: Collection[int], owner: str) -> list[Run]:
+    """Runs that a member has, their leases begun anew. Raises NodeUnavailable."""
+    with node.reading() as session:
+        runs = run_sql.select_held(
+            session, group_id=group.id, queues=sorted(queues), owner=owner, most=MOST_HELD
+        )
+        grants = [(run.queue, run.grant) for run in runs]
+        lease = Lease(owner, group.lease_ms)
+        kept = run_sql.renew(session, group_id=group.id, grants=grants, lease=lease) if grants else []
+    return [run for run, still in zip(runs, kept, strict=True) if still]
+
+
+def put_back(*, node: Node, group_id: int, run: Run, bits: int) -> None:
+    """Let others lease messages of a run that were not delivered; that they were leased counts for nothing.
+
+    Raises NodeUnavailable.
+    """
+    deliveries = run.deliveries - 1
+    with node.reading() as session:
+        run_sql.leave(session, group_id=group_id, run=run, bits=bits, lease=Lease(), deliveries=deliveries)
+    known_queues.freed(group_id, run.queue, runs=1)
+
+
+def _coalescer_of(place: _Place) -> NodeCoalescer[_Part, list[Run]]:
+    pair = place.group_id, place.queue
+    known = _coalescers.get(pair)
+    if known is not None:
+        return known
+    new = NodeCoalescer[_Part, list[Run]](
+        limit_s=READ_TIMEOUT_S, take=_of_one_node, check=_check_reachable, apart_after=_SPOILED
+    )
+    with _guard:
+        return _coalescers.setdefault(pair, new)
+
+
+def _of_one_node(parts: Sequence[_Part]) -> int:
+    """Number of parts, from the first on, that make one transaction."""
+    others = (count for count, part in enumerate(parts) if part.place.node is not parts[0].place.node)
+    return next(others, len(parts))
+
+
+def _check_reachable(part: _Part) -> None:
+    part.place.node.circuit.check()
+
+
+def evict_except(queues: Collection[int]) -> None:
+    """Forget all queues but these."""
+    with _guard:
+        for pair in [pair for pair in _coalescers if pair[1] not in queues]:
+            del _coalescers[pair]

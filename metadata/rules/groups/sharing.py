@@ -1,0 +1,162 @@
+"""Rules of share groups: leases of runs, how many messages one gets, and what of it is finished.
+
+A run is a stretch of offsets of one queue. The offsets that have left it are bits of a number, the first
+offset the lowest bit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+ALONE_FROM = 3  # from this delivery on a message is leased alone, so that it takes no other with it
+_GRANT = re.compile(r"([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,7})", re.ASCII)
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_MOST = (1 << 63) - 1
+MOST_MESSAGES = 1_000  # of a run
+Span = tuple[int, int]  # first, end
+
+
+class Grant(NamedTuple):
+    """One lease of one run; its text is opaque to clients.
+
+    >>> Grant(7000000001, 40, 50, 2).text
+    '37rmakh.14.1e.2'
+    >>> Grant.parse("37rmakh.14.1e.2"), Grant.parse("no grant")
+    (Grant(epoch=7000000001, first=40, end=50, number=2), None)
+    """
+
+    epoch: int
+    first: int
+    end: int
+    number: int
+
+    @property
+    def text(self) -> str:
+        """The grant as clients know it."""
+        return ".".join(map(_base36, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Grant | None:
+        """The grant of a text; None if no broker has made it."""
+        found = _GRANT.fullmatch(text)
+        if found is None:
+            return None
+        grant = cls(*(int(part, 36) for part in found.groups()))
+        return grant if max(grant) <= _MOST and 0 < grant.end - grant.first <= MOST_MESSAGES else None
+
+
+def _base36(number: int) -> str:
+    text = ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = _DIGITS[digit] + text
+    return text or "0"
+
+
+def fair_cut(*, backlog: int, members: int, asked: int) -> int:
+    """Return how many messages one member gets of a backlog: its share, at most what it asks for.
+
+    >>> fair_cut(backlog=2000, members=300, asked=500), fair_cut(backlog=3, members=8, asked=10)
+    (7, 1)
+    """
+    share = -(-backlog // max(1, members))
+    return max(0, min(backlog, asked, max(1, share)))
+
+
+def cut(count: int, *, run_messages: int) -> list[int]:
+    """Return the lengths of the runs that make up so many messages.
+
+    >>> cut(25, run_messages=10), cut(0, run_messages=10)
+    ([10, 10, 5], [])
+    """
+    whole, rest = divmod(count, run_messages)
+    return [run_messages] * whole + ([rest] if rest else [])
+
+
+def goes_alone(delivery: int, *, max_deliveries: int) -> bool:
+    """Return True if a message is to be leased alone at its n-th delivery.
+
+    >>> [goes_alone(n, max_deliveries=5) for n in (1, 2, 3)], goes_alone(2, max_deliveries=2)
+    ([False, False, True], True)
+    """
+    return delivery >= (min(ALONE_FROM, max_deliveries) if max_deliveries else ALONE_FROM)
+
+
+def is_exhausted(deliveries: int, *, max_deliveries: int) -> bool:
+    """Return True if a message that was leased so often is not to be leased again."""
+    return bool(max_deliveries) and deliveries >= max_deliveries
+
+
+def full(length: int) -> int:
+    """The bits of a run of which nothing is left."""
+    return (1 << length) - 1
+
+
+def bits_of(done: bytes | None) -> int:
+    """The offsets that have left a run, as its row holds them."""
+    return int.from_bytes(done or b"", "little")
+
+
+def row_of(bits: int, *, length: int) -> bytes | None:
+    """The same for the row: one form for each set, so that two can be compared.
+
+    >>> row_of(0, length=9), row_of(257, length=9), bits_of(row_of(257, length=9))
+    (None, b'\\x01\\x01', 257)
+    """
+    return bits.to_bytes((length + 7) // 8, "little") if bits else None
+
+
+def bits_in(spans: Iterable[Span], *, run: Span) -> int | None:
+    """The bits of some stretches of a run; None if one is not inside, or ends before it begins.
+
+    >>> bits_in([(10, 12), (11, 13)], run=(10, 20)), bits_in([(5, 11)], run=(10, 20))
+    (7, None)
+    """
+    bits = 0
+    for first, end in spans:
+        if not run[0] <= first < end <= run[1]:
+            return None
+        bits |= full(end - first) << (first - run[0])
+    return bits
+
+
+def spans_of(bits: int, *, first: int) -> Iterator[Span]:
+    """The stretches that some bits of a run stand for, rising.
+
+    >>> list(spans_of(0b1101, first=10))
+    [(10, 11), (12, 14)]
+    """
+    at = first
+    while bits:
+        skipped = (bits & -bits).bit_length() - 1
+        bits >>= skipped
+        length = (~bits & (bits + 1)).bit_length() - 1
+        yield at + skipped, at + skipped + length
+        at += skipped + length
+        bits >>= length
+
+
+def floor(position: int, runs: Sequence[tuple[int, int, int]], *, all_read: bool) -> int:
+    """The lowest unfinished offset of a queue, or one below it.
+
+    `position` is the first offset that was never leased; `runs` are (first, end, bits), rising, perhaps
+    only the lowest.
+
+    >>> floor(30, [(0, 10, 0b11), (10, 20, 0)], all_read=True), floor(30, [], all_read=True)
+    (2, 30)
+    >>> floor(30, [(0, 10, 1023), (10, 20, 1023)], all_read=False)
+    10
+    """
+    lowest = position
+    for first, end, bits in runs:
+        left = full(end - first) & ~bits
+        if left:
+            lowest = min(lowest, first + (left & -left).bit_length() - 1)
+    return lowest if all_read or not runs else min(lowest, runs[-1][0])
+
+
+def lease_lost(deliveries: int) -> str:
+    """The error of a message that is dead because no lease of it brought a result."""
+    return f"LeaseLost: {deliveries} leases ended without a result"

@@ -1,0 +1,185 @@
+"""Members of a share group are killed and frozen: nothing is lost, and little is handled twice.
+
+Each lease is one member's: no message begins twice under the same delivery. One that kills its worker is a
+dead letter in the end, and its neighbours are delivered again a few times at most.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from catmq_client import NewMessage, Producer
+from tests.acceptance.scenarios.stage import Stage
+from tests.support.terminal import Process
+from tests.support.waiting import until
+
+PROGRAM = "tests/acceptance/programs/sharer.py"
+LEASE_S = 5.0
+MOST_REPEATED = 5  # neighbours of a message that kills its worker
+
+
+@dataclass
+class Crowd:
+    """Processes of one share group, all of which write into one log."""
+
+    stage: Stage
+    topic: str
+    group: str
+    threads: int
+    work_ms: int
+    lethal: str = ""
+    members: list[Process] = field(default_factory=list)
+    disturbed: set[int] = field(default_factory=set)  # process ids
+
+    @property
+    def log(self) -> Path:
+        return self.stage.directory / f"{self.group}.jsonl"
+
+    def start(self) -> Process:
+        """Starts one member."""
+        words = [self.group, self.topic, str(self.log), str(self.threads), str(self.work_ms)]
+        words += [self.lethal] if self.lethal else []
+        self.members.append(self.stage.terminal.start(PROGRAM, *words))
+        return self.members[-1]
+
+    def kill_one(self) -> None:
+        """kill -9 of a member, and another one in its place."""
+        victim = self.members.pop(self.stage.rng.randrange(len(self.members)))
+        self.disturbed.add(victim.popen.pid)
+        victim.kill()
+        self.start()
+
+    def freeze_one(self) -> Process:
+        """SIGSTOP of a member."""
+        frozen = self.stage.rng.choice(self.members)
+        self.disturbed.add(frozen.popen.pid)
+        frozen.popen.send_signal(signal.SIGSTOP)
+        return frozen
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What the members wrote; a line that was being written is left out."""
+        text = self.log.read_text() if self.log.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def bodies(self, at: str) -> Counter[str]:
+        """How often each message was begun, or ended."""
+        return Counter(line["body"] for line in self.lines() if line["at"] == at)
+
+    def end(self) -> None:
+        """SIGTERM of all; returns when they ended in order."""
+        for one in self.members:
+            one.end()
+
+
+@contextmanager
+def sending(stage: Stage, topic: str) -> Iterator[Callable[[int, int], object]]:
+    """A function that sends messages whose bodies are the numbers from one to another."""
+    with Producer(stage.urls or stage.server.url, api_key=stage.server.api_key) as producer:
+        yield lambda first, end: producer.send_batch(
+            topic, [NewMessage(b"%d" % n, key=str(n)) for n in range(first, end)]
+        )
+
+
+def run(stage: Stage, *, members: int, seconds: int) -> str:
+    """Kills one of the members each second, and freezes one past its lease; the verdict."""
+    per_s = members * 25  # of 40 that they could handle
+    topic, group = stage.fresh("shared"), stage.fresh("crowd")
+    stage.terminal.run("topic", "create", topic, "--queues", "2")
+    crowd = Crowd(stage, topic, group, threads=4, work_ms=100)
+    for _ in range(members):
+        crowd.start()
+    until(lambda: stage.terminal.admin.groups(search=group) and len(_members(stage, group)) == members)
+    count = _disturb(stage, crowd, seconds=seconds, per_s=per_s)
+    wanted = {str(n) for n in range(count)}
+    until(lambda: crowd.bodies("end").keys() == wanted, limit_s=120, every_s=0.25)
+    until(lambda: stage.terminal.admin.lag(group)["lag"] == 0, limit_s=60, every_s=0.25)
+    crowd.end()
+    assert stage.terminal.admin.share_runs(group)["runs"] == [], "nothing is leased at the end"
+    verdict = f"{count} messages, {len(crowd.disturbed)} members disturbed; {judge(crowd)}"
+    stage.say(verdict)
+    return verdict
+
+
+def _members(stage: Stage, group: str) -> list[Any]:
+    found = [one for one in stage.terminal.admin.groups(search=group) if one["name"] == group]
+    return [*stage.terminal.admin.group(group)["members"]] if found else []
+
+
+def _disturb(stage: Stage, crowd: Crowd, *, seconds: int, per_s: int) -> int:
+    """Sends and kills each second; how many were sent. A frozen member thaws after its lease."""
+    frozen: Process | None = None
+    thaws_at, sent = 0.0, 0
+    with sending(stage, crowd.topic) as send:
+        while sent < seconds * per_s or frozen is not None:
+            send(sent, sent + per_s)
+            sent += per_s
+            time.sleep(1.0)
+            if frozen is None and sent < seconds * per_s:
+                frozen, thaws_at = crowd.freeze_one(), time.monotonic() + LEASE_S + 2
+                crowd.members.remove(frozen)  # it is not killed meanwhile
+            elif frozen is not None and time.monotonic() > thaws_at:
+                frozen.popen.send_signal(signal.SIGCONT)
+                crowd.members.append(frozen)
+                frozen = None
+            crowd.kill_one()
+    stage.say(f"{sent} messages sent, {len(crowd.disturbed)} members killed or frozen")
+    return sent
+
+
+def judge(crowd: Crowd) -> str:
+    """Raises AssertionError unless repeats have a reason; how many there were."""
+    begins: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for line in crowd.lines():
+        if line["at"] == "begin":
+            begins[line["queue"], line["offset"]].append(line)
+    twice = [
+        place for place, lines in begins.items() if len({line["deliveries"] for line in lines}) < len(lines)
+    ]
+    assert not twice, f"begun twice under one lease: {twice[:5]}"
+    repeated = {place: lines for place, lines in begins.items() if len(lines) > 1}
+    idle = [
+        place
+        for place, lines in repeated.items()
+        if not any(line["pid"] in crowd.disturbed for line in lines[:-1])
+    ]
+    assert not idle, f"repeated although nobody who had it was disturbed: {idle[:5]}"
+    return f"{sum(len(lines) - 1 for lines in repeated.values())} repeated"
+
+
+def run_poison(stage: Stage, *, count: int, lethal: int) -> str:
+    """One of many messages kills each worker that handles it; the verdict."""
+    topic, group = stage.fresh("poisoned"), stage.fresh("victims")
+    stage.terminal.run("topic", "create", topic, "--queues", "1")
+    with sending(stage, topic) as send:
+        for first in range(0, count, 500):
+            send(first, min(count, first + 500))
+    crowd = Crowd(stage, topic, group, threads=1, work_ms=5, lethal=str(lethal))
+    deaths = 0
+    worker = crowd.start()
+    admin = stage.terminal.admin
+    while not (_members(stage, group) and [*admin.dead_letters.messages(group, topic=topic)]):
+        if not worker.runs:
+            deaths += 1
+            assert deaths <= 6, "it goes on killing workers"
+            worker = crowd.start()
+        time.sleep(0.1)
+    until(lambda: len(crowd.bodies("end")) == count - 1, limit_s=60, every_s=0.25)
+    until(lambda: admin.lag(group)["lag"] == 0, limit_s=60, every_s=0.25)
+    worker.end()
+    dead = [*admin.dead_letters.messages(group, topic=topic)]
+    assert [one["error"].partition(":")[0] for one in dead] == ["LeaseLost"], dead
+    begun = crowd.bodies("begin")
+    assert begun.pop(str(lethal)) == 5, "it was leased as often as the group lets it be"
+    repeated = sum(begun.values()) - (count - 1)
+    assert repeated <= MOST_REPEATED, f"{repeated} neighbours were handled again"
+    verdict = f"1 of {count} is dead after {deaths} workers, {repeated} others were handled again"
+    stage.say(verdict)
+    return verdict

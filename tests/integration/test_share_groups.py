@@ -1,0 +1,511 @@
+"""Share groups on real nodes: what they deliver when others interfere, nodes change, or something dies."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+
+from messagestore import verify
+from messagestore.consume import lag, offset_reset
+from messagestore.consume.offset_reset import Target
+from messagestore.engine import db_errors
+from messagestore.engine.messages import NewMessage
+from messagestore.heads import corruption
+from messagestore.heads.heads import board
+from messagestore.nodes import promotion, registry, upgrade
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.retries import lost_leases
+from messagestore.shares import known_queues, taking, upkeep
+from messagestore.shares.finishing import Done
+from messagestore.tables import message_sql, node_sql, promotion_sql
+from messagestore.tables.shares import position_sql, run_sql
+from messagestore.topology import queues, subscriptions, topics
+from metadata.brokers import discovery
+from metadata.cache import snapshot
+from metadata.errors import Conflict, Invalid, NodeUnavailable, OutcomeUnknown
+from metadata.groups import groups, subscription_rows
+from metadata.membership import consumers, departures
+from metadata.models import ConsumerGroup, QueueOffset
+from metadata.monitoring import health_checks
+from metadata.release import VERSION
+from tests.support import restoring
+from tests.support.killing import killed_step_by_step
+from tests.support.leasing import (
+    ME,
+    asked,
+    committed,
+    end_leases,
+    forget,
+    lease,
+    made,
+    member,
+    offsets,
+    record,
+    report,
+    runs,
+    send,
+)
+from tests.support.tampering import age, declare_gap, plant, raise_low, remove
+
+TEN = [str(n) for n in range(10)]
+
+
+@pytest.fixture
+def queue(node: str) -> int:
+    """The only queue of topic `orders`."""
+    return made()[0]
+
+
+def test_many_threads_get_every_message_once_and_all_is_committed(queue: int) -> None:
+    who = [member(f"m{n}", run_messages=3) for n in range(6)]
+    send(*map(str, range(200)))
+
+    def work(n: int) -> list[int]:
+        mine: list[int] = []
+        while leased := lease(who[n], max_messages=7):
+            mine += offsets(leased)
+            assert {report(who[n], one, whole=True) for one in leased} == {"ok"}
+        return mine
+
+    with ThreadPoolExecutor(len(who)) as threads:
+        found = [one for mine in threads.map(work, range(len(who))) for one in mine]
+    assert sorted(found) == list(range(200))
+    assert (committed(queue), runs(queue)) == (200, [])
+
+
+def test_another_process_that_knows_an_older_position_takes_what_comes_next(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    first = lease(one, max_messages=4)
+    known = known_queues._known[snapshot.find_group("mails").id, queue]
+    known.start = 0  # as a process that has not read since
+    second = lease(one, max_messages=4)
+    assert (offsets(first), offsets(second)) == ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+def test_a_reset_between_the_look_and_the_lease_leases_nothing_old(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = member()
+    send(*TEN)
+    assert offsets(lease(one, max_messages=4)) == [0, 1, 2, 3]
+    take = run_sql.take
+
+    def reset_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        offset_reset.reset(group="mails", target=Target("offset", offset=2), actor=ME)
+        forget()
+        known_queues.known(
+            group_id=snapshot.find_group("mails").id, node=node_pools.node_of(queue), queues=[queue]
+        )
+        return take(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "take", reset_first)
+    assert lease(one) == []
+    assert offsets(lease(one)) == list(range(2, 10))
+    assert {run.first for run in runs(queue)} == {2}
+
+
+def test_a_deadlock_is_repeated(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = member()
+    send(*TEN)
+    take, failed = run_sql.take, []
+
+    def fail_twice(*args: Any, **kwargs: Any) -> Any:
+        if len(failed) < 2:
+            failed.append(1)
+            raise db_errors.RolledBack("1213: Deadlock found")
+        return take(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "take", fail_twice)
+    assert offsets(lease(one)) == list(range(10))
+
+
+def test_a_lease_whose_end_was_not_seen_is_found_again(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = member()
+    send(*TEN)
+    take = run_sql.take
+
+    def lose_answer(*args: Any, **kwargs: Any) -> Any:
+        take(*args, **kwargs)
+        raise db_errors.Ambiguous("2013: Lost connection")
+
+    monkeypatch.setattr(run_sql, "take", lose_answer)
+    with pytest.raises(OutcomeUnknown):
+        lease(one)
+    monkeypatch.undo()
+    (found,) = lease(one, held=frozenset())
+    assert (offsets([found]), found.recovered) == (list(range(10)), True)
+    assert lease(one, held=frozenset({found.run.grant.text})) == []
+
+
+def test_a_process_that_is_killed_while_it_leases_loses_no_message(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    assert killed_step_by_step(lambda: lease(one, max_messages=3)) > 2
+    left = [offset for run in runs(queue) for offset in range(run.first, run.end)]
+    assert sorted(left) == list(range(len(left)))
+    forget()
+    leased = lease(one, held=frozenset())
+    while more := lease(one):
+        leased += more
+    assert sorted(offsets(leased)) == list(range(10))
+
+
+def test_a_process_that_is_killed_while_it_records_can_be_asked_again(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one)
+    done = Done(queue, 0, run.run.grant.text, finished=[(0, 4)], release=[5, 7])
+    assert killed_step_by_step(lambda: record(one, done)) > 1
+    assert record(one, done)[0].state == "ok"
+    forget()
+    assert sorted(offsets(lease(one))) == [5, 7]
+    forget()
+    lost_leases.sweep()  # the process that finished them is dead
+    assert committed(queue) == 4
+
+
+def test_two_reports_on_one_run_at_a_time_are_both_recorded(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one)
+    leave = run_sql.leave
+
+    def other_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        assert report(one, run, finished=[(0, 1)]) == "ok"
+        return leave(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "leave", other_first)
+    assert report(one, run, finished=[(1, 3)]) == "ok"
+    assert committed(queue) == 3
+
+
+def test_messages_that_retention_took_are_skipped(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one, max_messages=4)
+    raise_low(queue, 6)
+    remove(queue, *range(6))
+    end_leases(run)
+    assert offsets(lease(one)) == [6, 7, 8, 9], "the run had nothing left, and new ones begin at the start"
+    assert [(one.first, one.end) for one in runs(queue)] == [(6, 10)]
+
+
+def test_part_of_a_run_that_retention_took_is_named(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one)
+    raise_low(queue, 6)
+    remove(queue, *range(6))
+    end_leases(run)
+    (again,) = lease(one)
+    assert (offsets([again]), again.skipped) == ([6, 7, 8, 9], [(0, 6)])
+
+
+def test_a_declared_gap_is_passed(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    remove(queue, 3, 4, 5)
+    declare_gap(queue, 3, 6)
+    assert offsets(lease(one)) == [0, 1, 2]
+    forget()
+    assert offsets(lease(one)) == [6, 7, 8, 9]
+
+
+def test_a_hole_that_nobody_declared_delivers_nothing_and_is_reported(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    remove(queue, 3)
+    told = asked(one)
+    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    assert corruption.current() == [queue]
+    declare_gap(queue, 3, 4)
+    forget()
+    found = offsets(lease(one))
+    while leased := lease(one):
+        found += offsets(leased)
+    assert sorted(found) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def test_runs_whose_messages_cannot_be_read_are_given_back(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = member()
+    send(*TEN)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise db_errors.Altered("no such column: body")
+
+    monkeypatch.setattr(message_sql, "select_rows", fail)
+    told = asked(one)
+    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    monkeypatch.undo()
+    forget()
+    (found,) = lease(one)
+    assert (offsets([found]), found.run.deliveries) == (list(range(10)), 1), "nobody had them yet"
+
+
+def test_a_run_that_two_members_want_goes_to_one_of_them(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = member(), member("two")
+    send(*TEN)
+    (run,) = lease(one, max_messages=5)
+    end_leases(run)
+    take_over, others = run_sql.take_over, []
+
+    def other_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        others.extend(lease(two))
+        return take_over(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "take_over", other_first)
+    mine = lease(one)
+    assert (offsets(others), offsets(mine)) == ([0, 1, 2, 3, 4], [5, 6, 7])
+
+
+def test_a_young_message_waits_for_its_time(queue: int) -> None:
+    one = member()
+    subscription_rows.update(group="mails", topic="orders", settings={"delay_s": 60}, actor=ME)
+    snapshot.refresh()
+    send(*TEN)
+    assert lease(one) == []
+    age(queue, 0, 4, seconds=61)
+    forget()
+    assert offsets(lease(one)) == [0, 1, 2, 3]
+
+
+def test_after_a_lost_tail_members_go_on_behind_it(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one, max_messages=8)
+    restoring.lose_tail(queue, 6)
+    with pytest.raises(NodeUnavailable):
+        send("x")
+    promotion.adopt(name="main", actor=ME)
+    snapshot.refresh()
+    send("new")
+    forget()
+    restored = offsets(lease(one))
+    assert report(one, run, whole=True) in ("ok", "gone")
+    while leased := lease(one):
+        restored += offsets(leased)
+    assert [offset for offset in restored if offset >= 10_000_000] != []
+    assert all(offset < 6 or offset >= 10_000_000 for offset in restored)
+
+
+def test_a_new_queue_is_read_from_its_beginning(queue: int) -> None:
+    one = member()
+    change = queues.expand(topic="orders", queues=1, actor=ME)
+    snapshot.refresh()
+    new = change.queues[0].queue
+    send(*TEN, queue=new)
+    leased = lease(one)
+    assert {run.queue for run in leased} == {new}
+    assert offsets(leased) == list(range(10))
+
+
+def test_topics_of_higher_preference_come_first(queue: int) -> None:
+    one = member()
+    topics.create(name="low", queues=1, actor=ME)
+    subscriptions.create(group="mails", topic="low", start="earliest", actor=ME)
+    snapshot.refresh()
+    low = snapshot.find_topic("low").queues[0]
+    send("a")
+    publish(topic="low", messages=[NewMessage(body=b"b", queue=low)], batch_id=None, actor=ME)
+    named = ["orders", "low"]
+    assert [run.queue for run in lease(one, topics=named) + lease(one, topics=named)] == [queue, low]
+
+
+def test_members_that_leave_expire_or_are_replaced_give_their_runs_back(queue: int) -> None:
+    departures.taken()
+    one = member()
+    send(*TEN)
+    assert offsets(lease(one, max_messages=2)) == [0, 1]
+    consumers.leave(consumer=one, actor=ME)
+    assert upkeep.free_departed() == 1
+    two = member("two")
+    assert offsets(lease(two, max_messages=2)) == [0, 1]
+    member("two")  # a new process under its name
+    assert upkeep.free_departed() == 1
+    three = member("three")
+    forget()
+    assert offsets(lease(three, max_messages=2)) == [0], "for the third time, so alone"
+
+
+def test_nobody_is_rebalanced_and_the_snapshot_counts_members(queue: int) -> None:
+    for name in "abc":
+        member(name)
+    row = ConsumerGroup.objects.get(name="mails")
+    assert snapshot.find_group("mails").member_count == 3
+    assert not QueueOffset.objects.filter(group=row, owner__isnull=False).exists()
+    assert row.rebalance_wanted == row.rebalance_done + 1, "one mark, of the subscription"
+
+
+def test_the_auditor_finds_wrong_leases_and_nothing_in_good_ones(queue: int) -> None:
+    one = member(run_messages=4)
+    send(*TEN)
+    leased = lease(one)
+    assert report(one, leased[0], finished=[(1, 2)], release=[2]) == "ok"
+    (good,) = verify.verify(topics=["orders"], actor=ME).queues
+    assert good.findings == []
+    plant(queue, "UPDATE share_position SET next_offset = 50")
+    (bad,) = verify.verify(topics=["orders"], actor=ME).queues
+    assert {finding.kind for finding in bad.findings} == {"leases_wrong"}
+    plant(queue, "UPDATE share_position SET next_offset = 10", "UPDATE share_run SET done = NULL")
+    (bad,) = verify.verify(topics=["orders"], actor=ME).queues
+    assert ["in another run" in finding.what for finding in bad.findings] == [True]
+
+
+def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    registry.note_heads()
+    registry.note_heads()
+    lag.record()
+    assert health_checks.idle().found == {}
+    consumers.leave(consumer=one, actor=ME)
+    assert [*health_checks.idle().found] == ["mails/orders"]
+
+
+def test_a_node_with_a_share_group_refuses_older_releases(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = discovery.BrokerView("b1", "http://b1", "in", True, "0.0.9", 0, 0, None)
+    monkeypatch.setattr(discovery._memory, "views", (lives,))
+    with pytest.raises(Conflict, match=r"older than CatMQ .*: b1 \(0\.0\.9\)"):
+        member()
+    monkeypatch.setattr(discovery._memory, "views", ())
+    member()
+    with node_pools.node_of(queue).reading() as session:
+        assert promotion_sql.read_schema(session).min_release == VERSION
+
+
+def test_a_node_of_an_earlier_schema_gets_the_tables_by_an_upgrade(queue: int) -> None:
+    plant(queue, "DROP TABLE share_run", "DROP TABLE share_position")
+    with node_pools.node_of(queue).reading() as session:
+        assert [one.table for one in node_sql.pending_changes(session)] == ["share_run"]
+    (done,) = upgrade.upgrade(actor=ME)
+    assert [one.table for one in done.changes] == ["share_run"]
+    one = member()
+    send(*TEN)
+    assert offsets(lease(one)) == list(range(10))
+
+
+@pytest.mark.parametrize("name", ["max_active_members", "allow_addresses", "deny_addresses"])
+def test_limits_on_owners_are_refused(name: str, queue: int) -> None:
+    value: Any = 1 if name == "max_active_members" else "10.0.0.0/8"
+    with pytest.raises(Invalid, match="has no owners of queues"):
+        groups.create(name="g", mode="share", settings={name: value}, actor=ME)
+
+
+def test_a_waiting_member_is_woken_for_a_message_of_its_own_only(queue: int) -> None:
+    member()
+    group_id = snapshot.find_group("mails").id
+    send("a")
+    waiters = [board.watch(group_id, {queue: 1}, shares=True) for _ in range(5)]
+    for waiter in waiters:
+        waiter.__enter__()
+    try:
+        send("b", "c")
+        assert sum(waiter.event.is_set() for waiter in waiters) == 2
+        board.wake_some(group_id, queue, most=1)
+        assert sum(waiter.event.is_set() for waiter in waiters) == 3
+        board.wake_group(group_id)
+        assert all(waiter.event.is_set() for waiter in waiters)
+    finally:
+        for waiter in waiters:
+            waiter.__exit__()
+
+
+def test_callers_that_ask_together_share_a_transaction(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    who = [member(f"m{n}") for n in range(6)]
+    send(*map(str, range(60)))
+    take, begun, go, wishes = run_sql.take, threading.Event(), threading.Event(), []
+
+    def held_up(*args: Any, **kwargs: Any) -> Any:
+        wishes.append(len(kwargs["wishes"]))
+        begun.set()
+        assert go.wait(10)
+        return take(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "take", held_up)
+    pair = snapshot.find_group("mails").id, queue
+    with ThreadPoolExecutor(6) as threads:
+        found = [threads.submit(lease, one, max_messages=10) for one in who]
+        assert begun.wait(10)
+        while taking._coalescers[pair].waiting() < 5:
+            threading.Event().wait(0.01)
+        go.set()
+        leased = [offset for one in found for offset in offsets(one.result())]
+    assert (sorted(leased), wishes) == (list(range(60)), [1, 5])
+
+
+def test_leases_and_reports_ask_no_metadata(queue: int) -> None:
+    one = member()
+    send(*TEN)
+
+    def refuse(*_: Any) -> Any:
+        raise OperationalError("metadata is away")
+
+    with ExitStack() as blocked:
+        for alias in connections:
+            blocked.enter_context(connections[alias].execute_wrapper(refuse))
+        (run,) = lease(one)
+        assert report(one, run, finished=[(0, 3)], renew=True) == "ok"
+        assert committed(queue) == 3
+        with pytest.raises(OperationalError):
+            ConsumerGroup.objects.exists()
+
+
+def test_members_that_die_cost_repeats_of_their_own_runs_and_nothing_else(queue: int) -> None:
+    total, dying = 300, {1, 4}
+    who = [member(f"m{n}", run_messages=5, max_deliveries=0) for n in range(6)]
+    send(*map(str, range(total)))
+    handled: list[int] = []
+    lost: list[int] = []
+    guard = threading.Lock()
+
+    def work(n: int) -> None:
+        calls, idle = 0, 0
+        while idle < 50:
+            leased = lease(who[n], max_messages=5)
+            idle = 0 if leased else idle + 1
+            if not leased:
+                threading.Event().wait(0.02)
+            for one in leased:
+                calls += 1
+                with guard:
+                    handled.extend(offsets([one]))
+                if n in dying and calls % 3 == 0:  # it handled all and is killed before it says so
+                    with guard:
+                        lost.extend(offsets([one]))
+                    end_leases(one)
+                else:
+                    assert report(who[n], one, whole=True) in ("ok", "gone", "lost")
+            with node_pools.node_of(queue).reading() as session:
+                if position_sql.read_floor(session, group_id=who[n].group_id, queue=queue) == (
+                    position_sql.Floor(known_epoch(queue), total)
+                ):
+                    return
+
+    with ThreadPoolExecutor(len(who)) as threads:
+        list(threads.map(work, range(len(who))))
+    assert set(handled) == set(range(total))
+    assert len(handled) - total <= len(lost)
+    assert (committed(queue), runs(queue)) == (total, [])
+
+
+def known_epoch(queue: int) -> int:
+    """The epoch of the group's position."""
+    group_id = snapshot.find_group("mails").id
+    with node_pools.node_of(queue).reading() as session:
+        return position_sql.read_views(session, group_id=group_id, queues=[queue])[queue].epoch

@@ -1,0 +1,71 @@
+"""A share group on a FakeBroker, and members that give up their pauses and are closed at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from catmq_client import NewMessage, Producer, ShareConsumer, ShareMessage
+from catmq_client.testing import FakeBroker
+
+QUICK = {"group": "g", "topics": ["t"], "retry_backoff_ms": 1, "retry_backoff_max_ms": 20}
+LIMIT_S = 10.0
+Make = Callable[..., ShareConsumer]
+
+
+@contextmanager
+def sharing(broker: FakeBroker) -> Iterator[Make]:
+    """Makes members of group `g` and topic `t`, if the options name no others."""
+    made: list[ShareConsumer] = []
+
+    def consumer(**options: Any) -> ShareConsumer:
+        made.append(ShareConsumer(transport=broker, **{**QUICK, **options}))
+        return made[-1]
+
+    yield consumer
+    broker.heal()
+    for one in made:
+        one.close(timeout_s=LIMIT_S)
+
+
+def send(broker: FakeBroker, count: int, *, topic: str = "t", **more: Any) -> None:
+    """Sends messages whose bodies count from 0."""
+    with Producer(transport=broker) as producer:
+        producer.send_batch(topic, [NewMessage(b"%d" % n, **more) for n in range(count)])
+
+
+def numbers(messages: list[ShareMessage]) -> list[int]:
+    """The bodies of messages."""
+    return [int(message.body) for message in messages]
+
+
+class Running:
+    """A member in run(), in a thread of its own; what its handlers got is in `got`."""
+
+    def __init__(self, consumer: ShareConsumer, handler: Callable[[Any], object], **options: Any) -> None:
+        self.consumer = consumer
+        self.got: list[ShareMessage] = []
+        self.raised: list[BaseException] = []
+        self._handler = handler
+        self._thread = threading.Thread(target=self._run, kwargs=options)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.consumer.stop()
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
+    def _run(self, **options: Any) -> None:
+        try:
+            self.consumer.run(self._handle, **options)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.raised.append(error)
+
+    def _handle(self, message: ShareMessage) -> None:
+        self.got.append(message)
+        self._handler(message)
