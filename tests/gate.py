@@ -59,7 +59,7 @@ MOST_UNSTEADY = 3  # more failures of one step are no accident
 HARD_LIMIT = 3  # times the budget, but at least LEAST_LIMIT_S; a step that takes longer hangs, and is killed
 LEAST_LIMIT_S = 1200  # a slow machine, or one that does other things, is no hang
 LANES = min(4, 2 * (os.cpu_count() or 1))
-BESIDE = ("nice", "-n", "5")  # what runs beside acceptance tests, which judge how long things take
+BESIDE = ("nice", "-n", "10")  # what runs beside acceptance tests, which judge how long things take
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 MARIADB = ("mariadbd", "--version")
 _printing = threading.Lock()
