@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform
+import re
 import sqlite3
 import subprocess
 import sys
+import time
 from itertools import groupby
 from pathlib import Path
 
@@ -139,6 +141,21 @@ def test_temporary_files_of_a_step_are_gone_when_it_has_ended(
 
     (left,) = (line for line in (work / "untidy.log").read_text().splitlines() if "catmq-gate-" in line)
     assert not Path(left).exists()
+
+
+def test_what_others_use_of_processors_is_in_the_figure_of_the_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before_s, begun = gate.machine_s(), time.process_time()
+    while time.process_time() - begun < 0.5:  # this process is no child of the gate, as a daemon is none
+        pass
+    assert gate.machine_s() - before_s > 0.4
+
+    gate.gate([step("good", "")], lanes=1)
+
+    assert re.search(
+        r"^\d+ s, \d+ s of processors, \d+ s by the whole machine$", capsys.readouterr().out, re.M
+    )
 
 
 def test_the_summary_says_on_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
