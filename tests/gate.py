@@ -3,13 +3,13 @@
     python -m tests.gate                 all steps
     python -m tests.gate NAME…           only these; `--list` names them
     python -m tests.gate servers         all tests of databases on all versions of servers
-    python -m tests.gate --lanes 1       one step after the other, not two at a time
+    python -m tests.gate --lanes 1       one step after the other, not four at a time
 
-Two steps run at a time where there are two processors. Acceptance tests take longest and judge how long
-things take, so they begin first, and the other steps run beside them at a lower priority. What a step prints
-is shown whole when it ends; until then it is in .test/NAME.log. Temporary files lie in memory where there is
-room for them: tests kill processes, never the machine, so what was written survives as on a disk, which is
-slower.
+Steps wait half of their time for what they started, so four run at a time where there are two processors.
+Acceptance tests take longest and judge how long things take, so their two steps begin first, and the others
+run beside them at a lower priority. What a step prints is shown whole when it ends; until then it is in
+.test/NAME.log. Temporary files lie in memory where there is room for them: tests kill processes, never the
+machine, so what was written survives as on a disk, which is slower.
 
 Tests here start servers, stop and kill them, and wait for what others do; on a machine that does something
 else at the same time one may be late. So if a few tests of a step fail, these few run once more. One that
@@ -43,16 +43,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from xml.etree import ElementTree
 
 from tests import branches, servers, unsteady
+from tests.steps import GROUPS, ON_SERVERS, ROOT, STEPS, WORK, Step, everything
 
-ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / ".test"  # reports, output and the checks' own data directory
-BIN = Path(sys.executable).parent
 MEMORY = Path("/dev/shm")
 MEMORY_MB = 4096  # what has to be free there before temporary files are put into it
 UNSTEADY = ROOT / "tests" / "unsteady.txt"
@@ -60,97 +58,11 @@ NOTHING_COLLECTED = 5
 MOST_UNSTEADY = 3  # more failures of one step are no accident
 HARD_LIMIT = 3  # times the budget, but at least LEAST_LIMIT_S; a step that takes longer hangs, and is killed
 LEAST_LIMIT_S = 1200  # a slow machine, or one that does other things, is no hang
-LANES = min(2, os.cpu_count() or 1)
-BESIDE = ("nice", "-n", "5")  # what runs beside acceptance tests, which judge how long things take
-QUIET = {"NO_MKDOCS_2_WARNING": "1"}
+LANES = min(4, 2 * (os.cpu_count() or 1))
+BESIDE = ("nice", "-n", "10")  # what runs beside acceptance tests, which judge how long things take
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 MARIADB = ("mariadbd", "--version")
 _printing = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Step:
-    """One command; `budget_s` is what it should take, printed beside what it took."""
-
-    name: str
-    command: tuple[str, ...]
-    budget_s: int
-    environ: Mapping[str, str] = field(default_factory=dict)
-    measured: bool = False
-
-    @property
-    def report(self) -> Path | None:
-        """Where pytest writes its counts, None for other commands."""
-        return WORK / f"{self.name}.xml" if "pytest" in self.command else None
-
-    @property
-    def server(self) -> str:
-        """The version of the database server that it chooses, "" if it takes the installed one or none."""
-        return self.environ.get("CATMQ_TEST_SERVER", "")
-
-    @property
-    def coverage(self) -> Path:
-        """Where the branches that it took are written."""
-        return WORK / f"{self.name}.branches.json"
-
-    @property
-    def measuring(self) -> tuple[str, ...]:
-        """Its command, which also measures branches if it is to."""
-        return branches.measuring(self.command, self.coverage) if self.measured else self.command
-
-    @property
-    def output(self) -> Path:
-        """Where everything it prints is kept."""
-        return WORK / f"{self.name}.log"
-
-
-def tests(name: str, *paths: str, budget_s: int, measured: bool = False, **environ: str) -> Step:
-    """A pytest run; what failed in it is remembered apart from other steps."""
-    cache = f"cache_dir={WORK / name}.cache"
-    command = (str(BIN / "python"), "-m", "pytest", "-o", cache, *paths)
-    return Step(name, command, budget_s, environ, measured)
-
-
-def manage(name: str, *arguments: str, budget_s: int = 10) -> Step:
-    """A management command."""
-    return Step(name, (str(BIN / "python"), "manage.py", *arguments), budget_s)
-
-
-def on_server(name: str, suite: servers.Suite, version: str) -> Step:
-    """A suite on a server of a version."""
-    environ = {"CATMQ_TEST_ENGINE": suite.engine, "CATMQ_TEST_SERVER": version}
-    return tests(f"{name}-{version or 'installed'}", *suite.paths, budget_s=suite.budget_s, **environ)
-
-
-# In the order in which they begin: the longest first, and short ones last, so that no lane is left alone.
-STEPS = (
-    tests("acceptance", "tests/acceptance", budget_s=600),
-    Step("ruff", (str(BIN / "ruff"), "check"), 5),
-    Step("format", (str(BIN / "ruff"), "format", "--check"), 5),
-    Step("mypy", (str(BIN / "mypy"),), 120),
-    Step("imports", (str(BIN / "lint-imports"),), 10),
-    manage("migrations", "makemigrations", "--check", "--dry-run"),
-    manage("schema", "spectacular", "--validate", "--fail-on-warn", "--file", "/dev/null"),
-    Step("docs", (str(BIN / "mkdocs"), "build", "--site-dir", str(WORK / "docs")), 15, QUIET),
-    tests("unit", "tests/unit", "metadata/rules", budget_s=60, measured=True),
-    tests("integration-mysql", "tests/integration", budget_s=240, CATMQ_TEST_ENGINE="mysql"),
-    tests("spark", "tests/spark", "spark_tasks", budget_s=240),
-    *(on_server("core", servers.CORE, version) for version in servers.IN_GATE),
-    tests("contract", "tests/contract", budget_s=120),
-    tests("integration-sqlite", "tests/integration", budget_s=120, measured=True, CATMQ_TEST_ENGINE="sqlite"),
-    tests("browser", "tests/browser", budget_s=120),
-    tests("architecture", "tests/architecture", budget_s=40),
-)
-ON_SERVERS = {
-    (suite, version): on_server(suite, servers.SUITES[suite], version)
-    for version in (*servers.VERSIONS, servers.INSTALLED)
-    for suite in servers.SUITES
-}
-GROUPS = {
-    "gate": STEPS,
-    "servers": tuple(ON_SERVERS.values()),
-    "servers-ci": tuple(ON_SERVERS[suite, one] for one in servers.IN_GATE for suite in servers.IN_CI),
-}
 
 
 @dataclass(frozen=True)
@@ -306,6 +218,18 @@ def surroundings(others: Iterable[str]) -> str:
     return ", ".join([*parts, *others])
 
 
+def machine_s() -> float:
+    """Seconds of processors that were used since the machine started.
+
+    Database servers and Spark's Java are no children of a step when they end: only these figures have them.
+    """
+    user, nice, system, _idle, _waiting, *interrupts = (
+        Path("/proc/stat").read_text().split("\n")[0].split()[1:8]
+    )
+    ticks = sum(map(int, (user, nice, system, *interrupts)))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def version_of(command: tuple[str, ...]) -> str:
     """The first version that a program tells of itself, "missing" without one."""
     try:
@@ -334,16 +258,11 @@ def main() -> int:
     return gate([step for step in everything() if step.name in wanted], lanes=max(1, chosen.lanes))
 
 
-def everything() -> tuple[Step, ...]:
-    """All steps there are."""
-    return (*STEPS, *ON_SERVERS.values())
-
-
 def gate(steps: Sequence[Step], *, lanes: int) -> int:
     """Runs the steps and prints the summary; 0 if nothing failed."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
-    begun = time.monotonic()
+    begun, before_s = time.monotonic(), machine_s()
     there, missing = servers.prepare(step.server for step in steps if step.server)
     print(*missing.values(), sep="\n")
     outcomes = run_all([step for step in steps if step.server not in missing], lanes=lanes)
@@ -352,7 +271,8 @@ def gate(steps: Sequence[Step], *, lanes: int) -> int:
     print(f"on {surroundings(there.values())}")
     note_servers(outcomes, there)
     used = getrusage(RUSAGE_CHILDREN)
-    print(f"{time.monotonic() - begun:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors")
+    whole = f"{machine_s() - before_s:.0f} s by the whole machine"
+    print(f"{time.monotonic() - begun:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors, {whole}")
     failed = sum(outcome.failed for outcome in outcomes) + conclusions(outcomes)
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
     return 1 if failed else 0
@@ -363,7 +283,7 @@ def note_servers(outcomes: Sequence[Outcome], there: Mapping[str, str]) -> None:
     suites = {step.name: suite for (suite, _), step in ON_SERVERS.items()}
     names = {version: servers.short(whole) for version, whole in there.items()}
     names[servers.INSTALLED] = servers.short(f"MariaDB {version_of(MARIADB)}")
-    told = [one for one in outcomes if one.step.name in suites]
+    told = [one for one in outcomes if one.step.name in suites and one.passed + one.failed]
     if told:
         servers.record({(names[one.step.server], suites[one.step.name]): not one.failed for one in told})
 

@@ -43,7 +43,7 @@ from metadata.db.clock import database_now
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, Unavailable
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import consumers, heartbeats, history, rebalance
+from metadata.membership import consumers, grants, heartbeats, history, rebalance
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
 from metadata.release import VERSION
@@ -342,7 +342,8 @@ class Loops:
             self._running = {}
         for one in running:
             one.end()
-        board.wake_all()  # the watchers wait on it
+        for wake in (board.wake_all, heartbeats.wake, grants.wake):  # what passes wait for
+            wake()
         end = time.monotonic() + limit_s
         for one in running:
             one.join(end - time.monotonic())

@@ -285,6 +285,10 @@ class PacedCoalescer(Coalescer[Item, Result]):
         finally:
             self.end(batch, results, error)
 
+    def wake(self) -> None:
+        """End the wait that the loop is in, as if something had come."""
+        self._arrived.set()
+
     def end_service(self) -> None:
         """Let callers lead again: the loop has ended."""
         with self._guard:

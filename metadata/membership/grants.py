@@ -55,3 +55,8 @@ def take(wait_s: float) -> list[Grant]:
     _arrived.wait(wait_s)
     _arrived.clear()
     return [_waiting.popleft() for _ in range(len(_waiting))]
+
+
+def wake() -> None:
+    """End the wait that the loop is in: it is to stop."""
+    _arrived.set()

@@ -305,6 +305,11 @@ def serve() -> None:
     _coalescer.serve(SERVE_S)
 
 
+def wake() -> None:
+    """End the wait that the loop is in: it is to stop."""
+    _coalescer.wake()
+
+
 def end_service() -> None:
     """The loop has ended: from now on the threads of requests record them."""
     _coalescer.end_service()

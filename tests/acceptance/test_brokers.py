@@ -27,7 +27,7 @@ from catmq_client import Consumer, Producer
 from catmq_client.errors import CatmqError
 from tests.acceptance.conftest import url_of
 from tests.support.mariadb import MariaDB
-from tests.support.server import Server
+from tests.support.server import Server, alive
 from tests.support.waiting import until
 
 IDLE = 3  # consumers that only wait
@@ -340,8 +340,10 @@ def test_a_broker_that_stops_refuses_cleanly_on_kept_connections_and_new_ones_at
 
 
 def test_a_broker_that_is_ended_in_a_hurry_leaves_the_list_too(running: Pair) -> None:
-    os.kill(running.first.broker_pid, signal.SIGQUIT)
+    master = running.first.broker_pid
+    os.kill(master, signal.SIGQUIT)
     until(lambda: running.said_good_bye(running.first))
+    until(lambda: not alive(master))  # who connects from now on does not reach it
 
 
 def connects(server: Server) -> bool:

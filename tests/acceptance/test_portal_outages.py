@@ -118,3 +118,4 @@ def test_every_page_says_that_the_metadata_database_is_away_and_how_much_is_serv
         ready = requests.get(f"{pair.first.url}/readyz", timeout=BACK_S)
         assert ready.status_code == 200
     until(lambda: ada.open("/")[0] == 200, limit_s=BACK_S)
+    until(pair.reach_metadata, limit_s=BACK_S)

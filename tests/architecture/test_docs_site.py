@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate import QUIET
+from tests.steps import QUIET
 from tests.support.environment import ROOT
 
 PICTURE = "https://example.com/picture.png"

@@ -54,6 +54,11 @@ class Pair:
             total += int(self.nodes.execute(f"SELECT COALESCE(SUM(committed), 0) {ours}")[0][0])
         return total
 
+    def reach_metadata(self) -> bool:
+        """Return True if both brokers do; asked many times, because each of their workers finds that out."""
+        asked = [one for one in self.servers for _ in range(10)]
+        return all(one.call("GET", "/api/v1/groups")[0] == 200 for one in asked)
+
     @contextmanager
     def metadata_frozen(self) -> Iterator[None]:
         """SIGSTOP of the metadata's database during the block: it takes connections and is silent."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import platform
+import re
 import sqlite3
 import subprocess
 import sys
+import time
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from tests import branches, gate, unsteady
-from tests.gate import Step
+from tests import branches, gate, steps, unsteady
+from tests.steps import Step
 
 ONCE = """
 from pathlib import Path
@@ -31,7 +33,8 @@ def test_passes():
 @pytest.fixture(autouse=True)
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the gate puts its reports, and counts unsteady tests."""
-    monkeypatch.setattr(gate, "WORK", tmp_path / "work")
+    for one in (gate, steps):
+        monkeypatch.setattr(one, "WORK", tmp_path / "work")
     monkeypatch.setattr(gate, "UNSTEADY", tmp_path / "unsteady.txt")
     gate.UNSTEADY.write_text("# counted here\n")
     return tmp_path / "work"
@@ -42,21 +45,21 @@ def step(name: str, code: str) -> Step:
 
 
 def test_all_steps_run_although_one_fails_and_the_exit_code_tells(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = [step("bad", "raise SystemExit(3)"), step("good", "print('it ran')")]
+    chosen = [step("bad", "raise SystemExit(3)"), step("good", "print('it ran')")]
 
-    assert gate.gate(steps, lanes=1) == 1
+    assert gate.gate(chosen, lanes=1) == 1
     told = capsys.readouterr().out
     assert "it ran" in told
     assert told.splitlines()[-1] == "1 passed, 1 failed"
 
-    assert gate.gate(steps[1:], lanes=2) == 0
+    assert gate.gate(chosen[1:], lanes=2) == 0
 
 
 def test_what_each_of_two_steps_prints_stands_together(capsys: pytest.CaptureFixture[str]) -> None:
     lines = "for _ in range(500): print({name!r}, flush=True)"
-    steps = [step(name, lines.format(name=name)) for name in ("left", "right")]
+    chosen = [step(name, lines.format(name=name)) for name in ("left", "right")]
 
-    gate.gate(steps, lanes=2)
+    gate.gate(chosen, lanes=2)
 
     told = [line for line in capsys.readouterr().out.splitlines() if line in ("left", "right")]
     assert sorted((name, len([*same])) for name, same in groupby(told)) == [("left", 500), ("right", 500)]
@@ -67,7 +70,7 @@ def test_a_test_that_passes_at_the_second_try_is_named_and_fails_nothing(
 ) -> None:
     (tmp_path / "test_once.py").write_text(ONCE.format(file=str(tmp_path / "seen")))
     bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    made = gate.tests("once", "-c", "/dev/null", str(tmp_path / "test_once.py"), budget_s=30, **bare)
+    made = steps.tests("once", "-c", "/dev/null", str(tmp_path / "test_once.py"), budget_s=30, **bare)
 
     assert gate.gate([made], lanes=1) == 0
 
@@ -83,7 +86,7 @@ def test_the_third_run_in_a_row_with_an_unsteady_test_fails(
     gate.UNSTEADY.write_text(f"# counted here\n2 | {name} | a file is late\n")
     (tmp_path / "test_once.py").write_text(ONCE.format(file=str(tmp_path / "seen")))
     bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    made = gate.tests("once", "-c", "/dev/null", str(tmp_path / "test_once.py"), budget_s=30, **bare)
+    made = steps.tests("once", "-c", "/dev/null", str(tmp_path / "test_once.py"), budget_s=30, **bare)
 
     assert gate.gate([made], lanes=1) == 1
 
@@ -138,6 +141,21 @@ def test_temporary_files_of_a_step_are_gone_when_it_has_ended(
 
     (left,) = (line for line in (work / "untidy.log").read_text().splitlines() if "catmq-gate-" in line)
     assert not Path(left).exists()
+
+
+def test_what_others_use_of_processors_is_in_the_figure_of_the_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before_s, begun = gate.machine_s(), time.process_time()
+    while time.process_time() - begun < 0.5:  # this process is no child of the gate, as a daemon is none
+        pass
+    assert gate.machine_s() - before_s > 0.4
+
+    gate.gate([step("good", "")], lanes=1)
+
+    assert re.search(
+        r"^\d+ s, \d+ s of processors, \d+ s by the whole machine$", capsys.readouterr().out, re.M
+    )
 
 
 def test_the_summary_says_on_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:

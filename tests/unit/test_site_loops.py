@@ -10,6 +10,7 @@ import pytest
 
 from catmq_site.server.maintenance import Each, Loop, Loops
 from messagestore.heads.heads import board
+from metadata.membership import grants, heartbeats
 
 LIMIT_S = 20.0
 
@@ -88,3 +89,17 @@ def test_the_watcher_of_heads_ends_at_once_although_nobody_waits_for_a_head() ->
     begun = time.monotonic()
     loops.stop(limit_s=LIMIT_S)
     assert time.monotonic() - begun < LIMIT_S / 2
+
+
+def test_a_stop_ends_the_waits_for_heartbeats_and_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "SERVE_S", 3600.0)
+    monkeypatch.setattr(grants, "_served", False)
+    waits = [
+        Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
+        Loop("grants", 0.0, lambda: grants.take(3600.0)),
+    ]
+    loops = Loops(waits)
+    loops.start()
+    loops.stop(limit_s=LIMIT_S)
+    names = {f"loop-{one.name}" for one in waits}
+    assert not [thread for thread in threading.enumerate() if thread.name in names]

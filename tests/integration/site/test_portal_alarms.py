@@ -21,9 +21,8 @@ from tests.support.tampering import plant
 
 
 @pytest.fixture
-def queue(node: str, failure_node: str, monkeypatch: pytest.MonkeyPatch) -> int:
+def queue(node: str, failure_node: str) -> int:
     """The queue of topic `orders`, which group `billing` reads."""
-    monkeypatch.setattr("messagestore.verify.run.AGAIN_AFTER_S", 0.01)
     return failing.billing(retries=0)
 
 

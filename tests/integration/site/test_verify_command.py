@@ -14,7 +14,7 @@ from catmq_site.management.commands import verify as command
 from messagestore.engine.messages import NewMessage
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
-from messagestore.verify import run, visit
+from messagestore.verify import visit
 from metadata import actors
 from metadata.errors import Invalid
 from metadata.nodes import node_rows
@@ -26,7 +26,6 @@ ME = actors.command("test")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for long."""
-    monkeypatch.setattr(run, "AGAIN_AFTER_S", 0.01)
     monkeypatch.setattr(visit, "PAUSE_S", 0.01)
 
 
