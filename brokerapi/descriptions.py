@@ -73,6 +73,23 @@ GROUPS = {
     "subscriptions": "subscriptions, or settings of the subscriptions by topic",
     "wait_ms": "how long to wait for messages if there are none",
 }
+SHARES = {
+    "deliveries": "how often the run was leased",
+    "done": "reports on runs, or what came of each",
+    "end": "offset behind the last one of the run",
+    "finished": "ranges of offsets that are finished, or how many messages are",
+    "first": "first offset of the run",
+    "grant": "names one lease of one run",
+    "holding": "runs that the member has",
+    "in_flight": "messages that are leased",
+    "lease_left_ms": "time until the lease ends; negative when it has",
+    "recover": "true: first the runs of this member that `holding` does not list",
+    "recovered": "true: the member held this run before",
+    "redelivered": "messages that are leased for the second time or more",
+    "release": "offsets to deliver again now",
+    "released": "how many leases ended",
+    "renew": "true: the lease begins anew",
+}
 FAILURES = {
     "all": "true: all that match the filter",
     "asked_by": "who asked for it",
@@ -83,6 +100,7 @@ FAILURES = {
     "error": "text of the error",
     "error_class": "class of the error",
     "failure_topic": "retry topic of the group",
+    "final": "true: a dead letter now",
     "first_at_ms": "time of the first one, ms since 1970 UTC",
     "first_failed_at_ms": "time of the first failure, ms since 1970 UTC",
     "ids": "ids of dead letters",
@@ -183,7 +201,7 @@ OTHERS = {
     "to": "offset, queue or position after",
     "type": "address of the description of the code",
 }
-TEXTS = {**MESSAGES, **GROUPS, **FAILURES, **PLACES, **OTHERS}
+TEXTS = {**MESSAGES, **GROUPS, **SHARES, **FAILURES, **PLACES, **OTHERS}
 
 
 COUNTED = ("messages", "queues")  # a number of them has the same name as the list
