@@ -12,12 +12,18 @@ from pyspark.sql import SparkSession
 
 from spark_tasks import sessions
 from tests.spark.stage import Stage
+from tests.support import java
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 
 MEMORY = "1g"
-# Every Java that tests start lives for seconds: it compiles quickly rather than well, and has one collector.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_java() -> None:
+    """Options of every Java that starts from now on, unless the caller chose some."""
+    if "JDK_JAVA_OPTIONS" not in os.environ:
+        os.environ["JDK_JAVA_OPTIONS"] = java.options()
 
 
 @pytest.fixture(scope="session")
