@@ -14,6 +14,7 @@ import MySQLdb
 from tests.acceptance.scenarios.schedule import Strike, planned
 from tests.acceptance.scenarios.stage import Stage
 from tests.acceptance.scenarios.trial import Act, Trial, asking, prepared, wait_until
+from tests.support import commits
 from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.waiting import until
@@ -55,9 +56,7 @@ class Rain:
     def drop(self) -> None:
         """One kill; of a busy session, if there is one."""
         listed = ", ".join(f"'{one}'" for one in self.schemas)
-        rows = self.server.execute(
-            f"SELECT id, command FROM information_schema.processlist WHERE db IN ({listed})"
-        )
+        rows = self.server.execute(f"SELECT id, command FROM {commits.PROCESSLIST} WHERE db IN ({listed})")
         busy = [one for one, command in rows if command != "Sleep"]
         sessions = busy or [one for one, _ in rows]
         if not sessions:
