@@ -17,12 +17,13 @@ from tests.acceptance.scenarios.crowd import Crowd
 from tests.acceptance.scenarios.lost_nodes import LEAST_S, QUEUES, SESSION_MS, Played, node_on
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import judge, mariadb
-from tests.support.environment import free_port
+from tests.support.environment import SERVER, free_port
 from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.waiting import until
 
-SIZES = (500_000, 50_000, 5_000)  # bodies that fill it up, the large ones first
+# Bodies that fill it up, the large ones first. MariaDB 11.8 ends when one above 8 KB or so meets a full disk.
+SIZES = (5_000,) if SERVER == "11.8" else (500_000, 50_000, 5_000)
 REFUSED_S = 1.0  # who was refused while the node was full waited longer than this
 BACK_S = 20.0
 
