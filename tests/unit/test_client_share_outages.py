@@ -6,14 +6,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from catmq_client import ShareMessage
+from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
 from catmq_client.reading.state import lease_clock
 from catmq_client.testing import FakeBroker
-from tests.support.shares import LIMIT_S, Make, Running, numbers, send, sharing
+from tests.support.shares import LIMIT_S, QUICK, Make, Running, numbers, send, sharing
 from tests.support.waiting import until
 
 DONE = "/share/done$"
@@ -73,6 +74,33 @@ def test_a_report_whose_answer_was_lost_is_repeated(broker: FakeBroker, make: Ma
     assert committed(broker) == 1 and not broker.runs("g")
     reports = [seen for seen in broker.seen("/share") if seen.body.get("done")]
     assert len(reports) > 1
+
+
+def test_a_pull_that_hangs_is_given_up_and_what_it_leased_comes_once(broker: FakeBroker) -> None:
+    class Hanging:
+        """Holds back the first answer to a pull."""
+
+        asked, free = threading.Event(), threading.Event()
+
+        def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            answer = broker.request(method, path, **more)
+            if path.endswith("/share") and not self.asked.is_set():
+                self.asked.set()
+                self.free.wait(LIMIT_S)
+            return answer
+
+    send(broker, 3)
+    network = Hanging()
+    with ShareConsumer(transport=network, **QUICK, consumer_timeout_ms=300) as one:
+        assert one.poll(timeout_s=0.05) == [] and network.asked.is_set()
+        one._state.on_silent_broker()  # as a heartbeat does that no broker answers
+        got = [next(one)]
+        network.free.set()
+        got += [*one]
+        assert sorted(numbers(got)) == [0, 1, 2] and {m.deliveries for m in got} == {1}
+        one.commit()
+    assert committed(broker) == 3
+    assert [seen.body.get("recover") for seen in broker.seen(PULL)][:2] == [None, True]
 
 
 def test_nothing_begins_after_the_lease_until_a_broker_has_renewed_it(broker: FakeBroker, make: Make) -> None:
