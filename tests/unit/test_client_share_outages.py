@@ -228,6 +228,23 @@ def test_a_member_that_expired_registers_again_and_may_finish(broker: FakeBroker
     assert committed(broker) == 1
 
 
+def test_nothing_begins_under_leases_that_ended_with_the_session(broker: FakeBroker, make: Make) -> None:
+    send(broker, 6)
+    free = threading.Event()
+    with Running(make(name="one", prefetch=5), lambda m: free.wait(LIMIT_S), threads=1) as expired:
+        book = expired.consumer._state
+        until(lambda: expired.got and book.in_flight() == 6)
+        broker.fail("/share", ConnectFailed("away"), times=100_000)
+        broker.change(lambda: broker.find_group("g").leave(book.consumer_id or ""))
+        book.want_heartbeat()
+        until(lambda: len(broker.seen("/consumers$")) == 2)
+        free.set()
+        book.wait(0.3, lambda: len(expired.got) > 1)
+        assert len(expired.got) == 1
+        broker.heal()
+        until(lambda: committed(broker) == 6)
+
+
 def test_closing_while_brokers_are_away_ends_in_time(broker: FakeBroker, make: Make) -> None:
     send(broker, 2)
     one = make()
