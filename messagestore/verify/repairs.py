@@ -5,6 +5,7 @@ from __future__ import annotations
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import session_pool
 from messagestore.tables import audit_sql, queue_sql, reader_sql
+from messagestore.tables.shares import position_sql
 from messagestore.topology import retry_topics
 from messagestore.verify.contents import is_empty, is_lone
 from messagestore.verify.findings import Finding
@@ -88,6 +89,8 @@ def _drop_readers(session: Session, finding: Finding) -> None:
     known = expected_state.read()
     for row in rows:
         if row.group_id == finding.group and row.queue in finding.ids and is_lone(row, known):
+            below = row.epoch + 1
             reader_sql.delete_readers(
-                session, group_id=row.group_id, queues=[row.queue], below=row.epoch + 1, instance=row.instance
+                session, group_id=row.group_id, queues=[row.queue], below=below, instance=row.instance
             )
+            position_sql.delete_shares(session, group_id=row.group_id, queues=[row.queue], below=below)

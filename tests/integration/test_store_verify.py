@@ -255,6 +255,10 @@ DEFECTS: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("INSERT INTO reader VALUES (4711, '', {q}, 1, '', 11, 0)",),
         [("committed_above", "group with id 4711")],
     ),
+    "leases above the head": (
+        ("INSERT INTO share_position SELECT group_id, queue_id, epoch, 50 FROM reader",),
+        [("leases_wrong", "group billing")],
+    ),
     "no reader row": (("DELETE FROM reader",), [("reader_missing", "group billing")]),
     "the reader row of an earlier subscription": (
         ("UPDATE reader SET epoch = 5",),
