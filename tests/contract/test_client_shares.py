@@ -44,7 +44,7 @@ def member(transport: Transport, **options: Any) -> ShareConsumer:
 
 def is_all_committed(broker: Broker, count: int) -> bool:
     told = broker.call("GET", "/groups/mails/offsets").json().get("queues", ())
-    return sum(one["committed"] for one in told if not one["topic"].endswith("_fail")) == count
+    return sum(one["committed"] or 0 for one in told if not one["topic"].endswith("_fail")) == count
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -75,17 +75,15 @@ def test_what_a_consumer_leaves_unfinished_comes_again_at_once(
     assert time.monotonic() - begun < 4.0, "it did not wait for the lease"
 
 
-def test_a_pull_that_still_waits_takes_nothing_for_a_consumer_that_closed(
+def test_what_a_pull_brings_after_its_consumer_closed_goes_to_others_at_once(
     broker: Broker, queue: int, transport: HttpTransport
 ) -> None:
     with member(transport, name="one") as one:
-        one.poll(timeout_s=0.5)
-    snapshot.refresh()  # as the loop of a worker would
+        one.poll(timeout_s=0.5)  # its next pull waits, also when it has left
     with member(transport, name="two", consumer_timeout_ms=3_000) as two:
-        two.poll(timeout_s=0.2)
         send(transport, 4)
         got = [next(two) for _ in range(4)]
-    assert [message.deliveries for message in got] == [1] * 4
+    assert sorted(numbers(got)) == [*range(4)]
 
 
 def test_a_message_is_released_rejected_and_retried(

@@ -6,14 +6,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from catmq_client import ShareMessage
+from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
 from catmq_client.reading.state import lease_clock
 from catmq_client.testing import FakeBroker
-from tests.support.shares import LIMIT_S, Make, Running, numbers, send, sharing
+from tests.support.shares import LIMIT_S, QUICK, Make, Running, numbers, send, sharing
 from tests.support.waiting import until
 
 DONE = "/share/done$"
@@ -73,6 +74,33 @@ def test_a_report_whose_answer_was_lost_is_repeated(broker: FakeBroker, make: Ma
     assert committed(broker) == 1 and not broker.runs("g")
     reports = [seen for seen in broker.seen("/share") if seen.body.get("done")]
     assert len(reports) > 1
+
+
+def test_a_pull_that_hangs_is_given_up_and_what_it_leased_comes_once(broker: FakeBroker) -> None:
+    class Hanging:
+        """Holds back the first answer to a pull."""
+
+        asked, free = threading.Event(), threading.Event()
+
+        def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            answer = broker.request(method, path, **more)
+            if path.endswith("/share") and not self.asked.is_set():
+                self.asked.set()
+                self.free.wait(LIMIT_S)
+            return answer
+
+    send(broker, 3)
+    network = Hanging()
+    with ShareConsumer(transport=network, **QUICK, consumer_timeout_ms=300) as one:
+        assert one.poll(timeout_s=0.05) == [] and network.asked.is_set()
+        one._state.on_silent_broker()  # as a heartbeat does that no broker answers
+        got = [next(one)]
+        network.free.set()
+        got += [*one]
+        assert sorted(numbers(got)) == [0, 1, 2] and {m.deliveries for m in got} == {1}
+        one.commit()
+    assert committed(broker) == 3
+    assert [seen.body.get("recover") for seen in broker.seen(PULL)][:2] == [None, True]
 
 
 def test_nothing_begins_after_the_lease_until_a_broker_has_renewed_it(broker: FakeBroker, make: Make) -> None:
@@ -198,6 +226,23 @@ def test_a_member_that_expired_registers_again_and_may_finish(broker: FakeBroker
     assert message.accept()
     one.commit()
     assert committed(broker) == 1
+
+
+def test_nothing_begins_under_leases_that_ended_with_the_session(broker: FakeBroker, make: Make) -> None:
+    send(broker, 6)
+    free = threading.Event()
+    with Running(make(name="one", prefetch=5), lambda m: free.wait(LIMIT_S), threads=1) as expired:
+        book = expired.consumer._state
+        until(lambda: expired.got and book.in_flight() == 6)
+        broker.fail("/share", ConnectFailed("away"), times=100_000)
+        broker.change(lambda: broker.find_group("g").leave(book.consumer_id or ""))
+        book.want_heartbeat()
+        until(lambda: len(broker.seen("/consumers$")) == 2)
+        free.set()
+        book.wait(0.3, lambda: len(expired.got) > 1)
+        assert len(expired.got) == 1
+        broker.heal()
+        until(lambda: committed(broker) == 6)
 
 
 def test_closing_while_brokers_are_away_ends_in_time(broker: FakeBroker, make: Make) -> None:

@@ -216,8 +216,12 @@ def test_what_waits_behind_a_hanging_message_goes_to_others() -> None:
     broker.subscribe("g", "t", mode="share", lease_ms=150)
     send(broker, 10)
     with sharing(broker) as make:
-        hanging, working = make(auto_accept=False), make()
+        hanging, working = make(auto_accept=False, prefetch=5), make()
         (held,) = hanging.poll(1, timeout_s=LIMIT_S)
+        until(lambda: hanging._state.in_flight() == 6)
+        until(lambda: hanging._state.in_flight() == 1)
+        hanging._state.wait(0.5)
+        assert {run.deliveries for run in broker.runs("g")} == {1}, "it did not take them back"
         got: list[int] = []
         until(lambda: got.extend(numbers(working.poll(timeout_s=0.1))) or len(got) == 9)
         assert sorted([*got, int(held.body)]) == [*range(10)]
@@ -230,8 +234,9 @@ def test_a_busy_handler_lets_others_have_what_waits_behind_it() -> None:
     broker.subscribe("g", "t", mode="share", lease_ms=150)
     send(broker, 9)
     free = threading.Event()
-    with sharing(broker) as make, Running(make(), lambda m: free.wait(LIMIT_S), threads=2) as stuck:
-        until(lambda: len(stuck.got) == 2)
+    handler = lambda m: free.wait(LIMIT_S)  # noqa: E731
+    with sharing(broker) as make, Running(make(prefetch=5), handler, threads=2) as stuck:
+        until(lambda: len(stuck.got) == 2 and stuck.consumer._state.in_flight() == 7)
         with Running(make(), lambda m: None, threads=1) as working:
             until(lambda: len(working.got) == 7)
             free.set()

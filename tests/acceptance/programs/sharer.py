@@ -42,7 +42,7 @@ def main() -> None:
     """Runs until SIGTERM."""
     group, topic, path, threads, work_ms, *lethal = sys.argv[1:]
     work = Work(path, work_ms, lethal[0] if lethal else "")
-    with ShareConsumer(group=group, topics=[topic], lease_ms=5_000, session_timeout_ms=2_000) as consumer:
+    with ShareConsumer(group=group, topics=[topic], lease_ms=5_000, session_timeout_ms=6_000) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run(work.handle, threads=int(threads))
 

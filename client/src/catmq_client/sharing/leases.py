@@ -68,9 +68,12 @@ class LeaseBook(GroupState):
         self._pace = Pace()
         self._serials = itertools.count(1)
 
-    def has_lease(self) -> bool:
-        """Return True: what counts is the lease of each run."""
-        return True
+    def lose_all(self) -> None:
+        """The membership is gone, and brokers end the leases of its runs: each is to be renewed first."""
+        super().lose_all()
+        for run in self.runs.values():
+            run.lease_until = min(run.lease_until, lease_clock())
+        self.changed.notify_all()
 
     def silent_since(self) -> None:
         """Return None: messages that the application does not come back from are leased on, or lapse."""
@@ -161,8 +164,11 @@ class LeaseBook(GroupState):
             self.progressed(owned)
 
     def progressed(self, owned: OwnedQueue) -> None:
-        """Something became of messages of a run: there may be room, and news."""
+        """The application is done with messages of a run: there may be room, and news."""
         self.progress_at = time.monotonic()
+        self._tell(owned)
+
+    def _tell(self, owned: OwnedQueue) -> None:
         self.changed.room.notify_all()
         if isinstance(owned, HeldRun) and (owned.is_over() or owned.leaving or owned.deliveries > 1):
             self.changed.reports.notify_all()
@@ -174,7 +180,7 @@ class LeaseBook(GroupState):
             run.give_back(offset)
         self._count(run, 1)
         self.on_start()
-        self.progressed(run)
+        self._tell(run)
 
     def accept(self, message: ShareMessage) -> bool:
         """See ShareMessage."""
@@ -193,6 +199,7 @@ class LeaseBook(GroupState):
                 return False
             if delay_s is None:
                 self.give_back(message.run, [message.offset])
+                self.progressed(message.run)
             else:
                 self.on_failed(message.run, message, "released", delay_ms=round(delay_s * 1000))
             return True
