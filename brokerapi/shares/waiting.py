@@ -53,10 +53,6 @@ def share_or_wait(*, consumer: ConsumerId, wanted: Wanted, reports: Sequence[Don
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
                 return Answered(group, shared, recorded, retry_ms)
             _wait(consumer, shared, until)
-            now = leasing.group_of(consumer)
-            if now.member_count != group.member_count:
-                # Perhaps this one left: what it leased now would reach nobody. Others ask again.
-                return Answered(now, shared, recorded)
     finally:
         if has_place:
             longpoll.give_back_place(consumer)
