@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from catmq_client.cli import main
-from catmq_client.cli.manage import offsets
+from catmq_client.cli import main, stop
+from catmq_client.cli.stop import Stopped
 from catmq_client.errors import (
     Conflict,
     ConnectFailed,
@@ -249,10 +249,10 @@ def test_lag_is_shown_again_and_again_until_it_is_interrupted(
 ) -> None:
     def rest(seconds: float) -> None:
         if len(canned.requests) == 3:
-            raise KeyboardInterrupt
+            raise Stopped
 
     canned = Canned({"GET groups/billing/offsets": LAG})
-    monkeypatch.setattr(offsets.time, "sleep", rest)
+    monkeypatch.setattr(stop.time, "sleep", rest)
     assert main(["lag", "billing", "--watch"], transport=canned) == 0
     assert capsys.readouterr().out.count("orders") == 3
 

@@ -9,12 +9,26 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 GRACE_S = 3.0
+
+
+def until_stopped(act: Callable[[], bool], *, every_s: float) -> int:
+    """Call `act` again and again until a signal, and return exit code 0.
+
+    It pauses for `every_s` seconds after each call that returned False.
+    """
+    with Stop() as stop, suppress(Stopped):
+        while not stop.asked:
+            if not act():
+                with stop.waiting():
+                    time.sleep(every_s)
+    return 0
 
 
 class Stopped(BaseException):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from catmq_client.admin.shapes import GroupLag, Moves, Progress
 from catmq_client.cli.arguments import POSITIONS, Target, target, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import Columns, at, duration, fields, note, print_rows, span
+from catmq_client.cli.stop import until_stopped
 from catmq_client.cli.verbs import DRY_RUN, GROUP, QUEUES, TABLE, Argument, Noun, Verb, listing
 
 RESET = Argument(
@@ -58,15 +58,15 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
     admin = brokers.admin()
     if not args.watch:
         return show_positions(admin, args)
-    try:
-        while True:
-            if sys.stdout.isatty() and args.output == "table":
-                sys.stdout.write(CLEAR)
-            note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {WATCH_S:.0f} s until Ctrl-C")
-            show_positions(admin, args)
-            time.sleep(WATCH_S)
-    except KeyboardInterrupt:
-        return 0
+
+    def again() -> bool:
+        if sys.stdout.isatty() and args.output == "table":
+            sys.stdout.write(CLEAR)
+        note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {WATCH_S:.0f} s until Ctrl-C")
+        show_positions(admin, args)
+        return False
+
+    return until_stopped(again, every_s=WATCH_S)
 
 
 def show_positions(admin: Admin, args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +12,7 @@ from catmq_client.admin.shapes import QueueRow
 from catmq_client.cli.arguments import Target, target, whole, wrong
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import line_of, message_row, note, write
+from catmq_client.cli.stop import until_stopped
 from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
 from catmq_client.errors import NotFound
 
@@ -38,18 +38,13 @@ def peek(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def tail(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the newest messages and then new ones, until Ctrl-C."""
+    """Print the newest messages and then new ones, until Ctrl-C or SIGTERM."""
     admin = brokers.admin()
     args.start, args.max = Target("latest"), args.last
     queues = wanted(args, admin)
     show(args, in_order(read(args, admin, queue) for queue in queues)[-args.last :])
     following = {queue["queue"]: queue["head"] or 0 for queue in queues}
-    try:
-        while True:
-            if not show_new(args, admin, following):
-                time.sleep(EVERY_S)
-    except KeyboardInterrupt:
-        return 0
+    return until_stopped(lambda: show_new(args, admin, following), every_s=EVERY_S)
 
 
 def show_new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> bool:
