@@ -140,18 +140,28 @@ def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
     """For each topic its queues with owner and position, and below it those of its failure topic."""
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
-    held = leases.columns() if view.mode == "share" else _owner(heard)
+    shares = view.mode == "share"
+    held = leases.columns() if shares else _owner(heard)
+    fence: Columns[QueueLag] = [] if shares else [Column(_("Epoch"), lambda one: code(one.epoch))]
     retries = {failure_name(view.name, topic): topic for topic in known}
     mine = {topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)}
     ordered = sorted(mine, key=lambda topic: (retries.get(topic, topic), topic in retries))
     return [
-        Matrix(topic, retries.get(topic, ""), _matrix(mine[topic], known.get(topic), held), known.get(topic))
+        Matrix(
+            topic,
+            retries.get(topic, ""),
+            _matrix(mine[topic], known.get(topic), held, fence),
+            known.get(topic),
+        )
         for topic in ordered
     ]
 
 
 def _matrix(
-    offsets: Sequence[QueueLag], subscription: SubscriptionView | None, held: Columns[QueueLag]
+    offsets: Sequence[QueueLag],
+    subscription: SubscriptionView | None,
+    held: Columns[QueueLag],
+    fence: Columns[QueueLag],
 ) -> Table:
     stopped = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
@@ -162,7 +172,7 @@ def _matrix(
         Column(_("Unread"), lambda one: number(one.lag), right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
-        Column(_("Epoch"), lambda one: code(one.epoch)),
+        *fence,
         Column(_("State"), lambda one: _queue_state(one, stopped)),
     ]
     return plain(columns, offsets, Empty(_("No queues.")))
