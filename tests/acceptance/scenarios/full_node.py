@@ -22,7 +22,7 @@ from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.waiting import until
 
-# Bodies that fill it up. MariaDB exits now and then when one above 8 KB or so meets a full disk.
+# Bodies that fill it up. MariaDB 10.11.19 and 11.8 abort when one above 8 KB or so meets a full disk.
 SIZE = 5_000
 REFUSED_S = 1.0  # who was refused while the node was full waited longer than this
 BACK_S = 20.0
