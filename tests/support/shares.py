@@ -15,6 +15,19 @@ LIMIT_S = 10.0
 Make = Callable[..., ShareConsumer]
 
 
+def shared_topic() -> FakeBroker:
+    """A broker with topic `t` of one queue, which the share group `g` reads."""
+    made = FakeBroker()
+    made.create_topic("t", queues=1)
+    made.subscribe("g", "t", mode="share")
+    return made
+
+
+def committed(broker: FakeBroker) -> int:
+    """The sum of the group's committed offsets."""
+    return sum(broker.committed("g").values())
+
+
 @contextmanager
 def sharing(broker: FakeBroker) -> Iterator[Make]:
     """Makes members of group `g` and topic `t`, if the options name no others."""

@@ -14,7 +14,17 @@ from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
 from catmq_client.reading.state import lease_clock
 from catmq_client.testing import FakeBroker
-from tests.support.shares import LIMIT_S, QUICK, Make, Running, numbers, send, sharing
+from tests.support.shares import (
+    LIMIT_S,
+    QUICK,
+    Make,
+    Running,
+    committed,
+    numbers,
+    send,
+    shared_topic,
+    sharing,
+)
 from tests.support.waiting import until
 
 DONE = "/share/done$"
@@ -23,20 +33,13 @@ PULL = "/share$"
 
 @pytest.fixture
 def broker() -> FakeBroker:
-    made = FakeBroker()
-    made.create_topic("t", queues=1)
-    made.subscribe("g", "t", mode="share")
-    return made
+    return shared_topic()
 
 
 @pytest.fixture
 def make(broker: FakeBroker) -> Iterator[Make]:
     with sharing(broker) as made:
         yield made
-
-
-def committed(broker: FakeBroker) -> int:
-    return sum(broker.committed("g").values())
 
 
 @pytest.mark.parametrize("error", [AnswerLost("gone"), ServerFailed("a bug", status=500)])

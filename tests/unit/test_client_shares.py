@@ -13,7 +13,7 @@ import pytest
 from catmq_client import Consumer, Producer, ShareConsumer, ShareMessage
 from catmq_client.errors import CommitFailed, Conflict, NotFound, OptionError, Unavailable
 from catmq_client.testing import FakeBroker
-from tests.support.shares import LIMIT_S, Make, Running, numbers, send, sharing
+from tests.support.shares import LIMIT_S, Make, Running, committed, numbers, send, shared_topic, sharing
 from tests.support.waiting import until
 
 LEASE_S = 30
@@ -22,20 +22,13 @@ DONE = "/share/done$"
 
 @pytest.fixture
 def broker() -> FakeBroker:
-    made = FakeBroker()
-    made.create_topic("t", queues=1)
-    made.subscribe("g", "t", mode="share")
-    return made
+    return shared_topic()
 
 
 @pytest.fixture
 def make(broker: FakeBroker) -> Iterator[Make]:
     with sharing(broker) as made:
         yield made
-
-
-def committed(broker: FakeBroker) -> int:
-    return sum(broker.committed("g").values())
 
 
 def test_a_message_is_accepted_when_the_next_is_asked_for(broker: FakeBroker, make: Make) -> None:
