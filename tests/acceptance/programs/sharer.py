@@ -1,6 +1,7 @@
 """sharer.py GROUP TOPIC LOG THREADS WORK_MS [LETHAL]: handles messages of a share group until SIGTERM.
 
-Writes a line at the begin and at the end of each handling; whole lines, also when it is killed. The process
+Writes a line at the begin and at the end of each handling; whole lines, also when it is killed; `t` is on
+the clock that all processes of the machine share. The process
 dies, as by kill -9, in the middle of the message whose body is LETHAL.
 """
 
@@ -33,8 +34,10 @@ class Work:
 
     def tell(self, at: str, message: ShareMessage) -> None:
         """One line; `pid` tells members apart."""
-        place = {"queue": message.queue, "offset": message.offset, "deliveries": message.deliveries}
-        line = json.dumps({"at": at, "pid": os.getpid(), **place, "body": message.text})
+        place = {"queue": message.queue, "offset": message.offset, "grant": message.run.grant}
+        line = json.dumps(
+            {"at": at, "t": time.monotonic(), "pid": os.getpid(), **place, "body": message.text}
+        )
         os.write(self.log, line.encode() + b"\n")
 
 
