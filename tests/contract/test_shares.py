@@ -194,6 +194,20 @@ def test_a_waiting_call_gets_a_run_whose_member_left(broker: Broker, queue: int)
     assert found[0]["deliveries"] == run["deliveries"] + 1
 
 
+def test_what_no_application_got_is_delivered_again_and_the_lease_does_not_count(
+    broker: Broker, queue: int
+) -> None:
+    member, other = ShareMember.join(broker), ShareMember.join(broker, name="s2")
+    until(lambda: snapshot.find_group("mails").member_count == 2)
+    send(broker, *"abcd")
+    (run,) = member.lease()  # a and b
+    assert member.report(about(run, release=[0], unseen=[1])) == ["ok"]
+    assert member.report(about(run, release=[0], unseen=[1])) == ["gone"]  # repeated
+    again = {text: one["deliveries"] for one in other.lease(max_messages=2) for text in bodies([one])}
+    again |= {text: one["deliveries"] for one in other.lease(max_messages=2) for text in bodies([one])}
+    assert (again["a"], again["b"]) == (2, 1)
+
+
 def test_a_stopped_group_gets_nothing_and_is_told_so(broker: Broker, queue: int) -> None:
     member = ShareMember.join(broker)
     send(broker, "a")

@@ -63,6 +63,8 @@ class LeaseBook(GroupState):
         self.progress_at = time.monotonic()
         # All news are to be reported at once.
         self.hurried = False
+        # The consumer closes: what still comes is given back.
+        self.parting = False
         # Pulls under way: what is given back meanwhile might come back to us.
         self.pulls = 0
         self._pace = Pace()
@@ -181,6 +183,13 @@ class LeaseBook(GroupState):
         self._count(run, 1)
         self.on_start()
         self._tell(run)
+
+    def part(self) -> None:
+        """Give back what the application never got; it counts as not delivered."""
+        with self.changed:
+            self.parting = True
+            for run in [*self.runs.values()]:
+                self.give_back(run, run.waiting_offsets())
 
     def accept(self, message: ShareMessage) -> bool:
         """See ShareMessage."""
@@ -382,7 +391,7 @@ class LeaseBook(GroupState):
             if late:
                 what = "%s: offsets %s at work for more than max_processing_ms; they are delivered again"
                 log.warning(what, run, late)
-            waiting = run.open.difference(run.since) if stands_still else ()
+            waiting = run.waiting_offsets() if stands_still else ()
             if late or waiting:
                 self.give_back(run, [*late, *waiting])
 

@@ -52,6 +52,8 @@ class HeldRun(OwnedQueue):
         # Finished, or to be delivered again, of which the broker does not know yet; since when, monotonic.
         self.finished: set[int] = set()
         self.leaving: set[int] = set()
+        # Those on their way back that the application never got: that they were leased does not count.
+        self.unseen: set[int] = set()
         self.news_since: float | None = None
         # A report of it is under way.
         self.sending = False
@@ -128,9 +130,15 @@ class HeldRun(OwnedQueue):
         for offset in [*self.since]:
             self.finish(offset, self.version)
 
+    def waiting_offsets(self) -> set[int]:
+        """Return the offsets that the application never got."""
+        return self.open - self.since.keys() - self.reporting
+
     def give_back(self, offset: int) -> None:
         """Let an offset be delivered again, now and to anybody."""
         if self.is_ours(offset):
+            if offset not in self.since:
+                self.unseen.add(offset)
             self._close(offset)
             self.leaving.add(offset)
             self.buffer = type(self.buffer)(one for one in self.buffer if one.offset != offset)
@@ -143,6 +151,7 @@ class HeldRun(OwnedQueue):
         """The broker recorded a report."""
         self.finished -= report.finished
         self.leaving -= report.leaving
+        self.unseen -= report.leaving
         self.skipped -= report.finished
         if not (self.finished or self.leaving):
             self.news_since = None
@@ -175,6 +184,7 @@ class RunReport:
     grant: str
     finished: frozenset[int]
     leaving: frozenset[int]
+    unseen: frozenset[int]
     renews: bool
     is_whole: bool
 
@@ -185,6 +195,7 @@ class RunReport:
             grant=run.grant,
             finished=frozenset(run.finished | run.skipped) if run.news_since is not None else frozenset(),
             leaving=frozenset(run.leaving),
+            unseen=frozenset(run.unseen),
             renews=renews and not run.is_over(),
             is_whole=run.is_over() and not run.leaving,
         )
@@ -196,8 +207,10 @@ class RunReport:
             return {**view, "all": True}
         if self.finished:
             view["finished"] = ranges(self.finished)
-        if self.leaving:
-            view["release"] = sorted(self.leaving)
+        if self.leaving - self.unseen:
+            view["release"] = sorted(self.leaving - self.unseen)
+        if self.unseen:
+            view["unseen"] = sorted(self.unseen)
         return {**view, "renew": True} if self.renews else view
 
 
