@@ -71,6 +71,11 @@ def play_workers(stage: Stage, source: Path) -> None:
     workers.run(stage, source=source, kills=5)
 
 
+def play_share_held(stage: Stage, source: Path) -> None:
+    """A member of a share group holds one message for --times minutes (default 60): it stops nobody."""
+    share.run_held(stage, held_s=60.0 * (stage.times or 60), per_s=5)
+
+
 def play_main_job(stage: Stage, source: Path) -> None:
     """The whole stream with --batch 500 and with --batch 1, two consumers at once."""
     for batch in (500, 1):
@@ -211,7 +216,10 @@ def play_long_queue(stage: Stage, pair: Pair) -> None:
 def play_share(stage: Stage, pair: Pair) -> None:
     """1 of 100 members of a share group killed each second for 5 minutes; SIGSTOP, outages, reset, poison."""
     share_outages.run(stage, pair, members=100, seconds=300, per_s=300)
-    share.run_poison(stage, count=1_000, lethal=500)
+    with pair.nodes.schema() as schema:  # dead letters need a place
+        place = pair.nodes.url.rpartition("/")[0] + f"/{schema}"
+        pair.first.manage("register_node", stage.fresh("failed"), place, "--kind", "failure")
+        share.run_poison(stage, count=1_000, lethal=500)
 
 
 def play_mixed_releases(stage: Stage, pair: Pair) -> None:
@@ -229,6 +237,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "restarts": play_restarts,
     "takeover": play_takeover,
     "workers": play_workers,
+    "share-held": play_share_held,
     "main-job": play_main_job,
     "storm": play_storm,
     "frozen": play_frozen,

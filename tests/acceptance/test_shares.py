@@ -19,3 +19,7 @@ def test_one_poison_message_of_a_thousand_is_dead_and_repeats_few_others(stage: 
 
 def test_nothing_is_leased_for_a_member_that_hung_up_while_it_waited(stage: Stage) -> None:
     share.run_hung_up(stage)
+
+
+def test_a_message_that_is_held_past_its_lease_stops_nobody(stage: Stage) -> None:
+    share.run_held(stage, held_s=8.0, per_s=5)

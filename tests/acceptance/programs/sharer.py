@@ -25,9 +25,9 @@ class Work:
         self.lethal = lethal
 
     def handle(self, message: ShareMessage) -> None:
-        """Works for a while."""
+        """Works for a while; for so many seconds at a message "hold SECONDS"."""
         self.tell("begin", message)
-        time.sleep(self.work_s)
+        time.sleep(float(message.text.split()[1]) if message.text.startswith("hold ") else self.work_s)
         if message.text == self.lethal:
             os.kill(os.getpid(), signal.SIGKILL)
         self.tell("end", message)

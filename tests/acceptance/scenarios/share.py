@@ -213,6 +213,39 @@ def run_poison(stage: Stage, *, count: int, lethal: int) -> str:
     return verdict
 
 
+def run_held(stage: Stage, *, held_s: float, per_s: int) -> str:
+    """A handler holds one message for long, renewing its lease: nobody waits for it, and it comes once.
+
+    The committed offset stays behind it, so neither retention nor a restart can lose it.
+    """
+    topic, group = stage.fresh("slow"), stage.fresh("patient")
+    stage.terminal.admin.create_topic(topic, queues=1)
+    with Producer(stage.server.url, api_key=stage.server.api_key) as producer:
+        producer.send(topic, f"hold {held_s}".encode())
+    crowd = Crowd(stage, topic, group, threads=2, work_ms=1)
+    for _ in range(2):
+        crowd.start()
+    until(lambda: crowd.bodies("begin"), limit_s=60)
+    begun, sent, most_runs = time.monotonic(), 0, 0
+    with sending(stage, topic) as send:
+        while time.monotonic() < begun + held_s - 1:
+            send(sent, sent + per_s)
+            sent += per_s
+            wanted = {str(n) for n in range(sent)}
+            until(lambda wanted=wanted: crowd.bodies("end").keys() == wanted, limit_s=30, every_s=0.25)  # type: ignore[misc]
+            lag = stage.terminal.admin.lag(group)["queues"][0]
+            assert lag["committed"] == 0, f"the held message is not finished: {lag}"
+            most_runs = max(most_runs, len(stage.terminal.admin.share_runs(group)["runs"]))
+            time.sleep(max(0.0, begun + sent / per_s - time.monotonic()))
+    until(lambda: len(crowd.bodies("end")) == sent + 1, limit_s=30, every_s=0.25)
+    until(lambda: stage.terminal.admin.lag(group)["lag"] == 0, limit_s=60, every_s=0.25)
+    crowd.end()
+    assert set(crowd.bodies("begin").values()) == {1}, "nothing was delivered twice"
+    verdict = f"held for {held_s:.0f} s: {sent} others were handled meanwhile; at most {most_runs} runs"
+    stage.say(verdict)
+    return verdict
+
+
 def run_hung_up(stage: Stage) -> None:
     """A member waits for messages and closes its connection: the next message is another member's at once."""
     topic, group = stage.fresh("lonely"), stage.fresh("leavers")
