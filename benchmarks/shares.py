@@ -182,9 +182,9 @@ def part_ratios(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, Any],
                 print(f"  round {number + 1}/{rounds}  {name:26}{rate:10,.0f} msg/s", file=sys.stderr)
         version = bench.version_of(setting.database)
     print(f"Runs of {RUN}, {PROCESSES} processes, on {version}")
-    print(f"{'':26}{'median/s':>10}{'min':>10}{'max':>10}{'to PGMQ':>20}{'to ' + EACH:>30}")
+    print(f"{'':26}{'median/s':>10}{'min':>10}{'max':>10}{'to PGMQ':>22}{'to ' + EACH:>30}")
     for name, values in rates.items():
-        to = "".join(f"{_spread(values, rates.get(one)):>{width}}" for one, width in ((PGMQ, 20), (EACH, 30)))
+        to = "".join(f"{_spread(values, rates.get(one)):>{width}}" for one, width in ((PGMQ, 22), (EACH, 30)))
         print(f"{name:26}{statistics.median(values):10,.0f}{min(values):10,.0f}{max(values):10,.0f}{to}")
     if not chosen.pgmq:
         print("PGMQ was not measured: --pgmq FILE names the pgmq.sql of a PGMQ release.")
