@@ -38,7 +38,7 @@ class RunReport(HeldRun, kw_only=True):
     """Report on a leased run. It may be repeated.
 
     `all`: every message of it is finished. Else `finished` are ranges of offsets (the second is not included)
-    and `release` offsets that are to be delivered again now. So are those in `unseen`, and this lease of theirs
+    and `release` offsets that are to be delivered again now. So are those in `unseen`, and this lease of them
     counts as no delivery. `renew`: the lease begins anew.
     """
 
