@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from catmq_client.reading.state import lease_clock
 
 # Messages are delivered one by one from this delivery on.
 SUSPECT_FROM = 3
+# Part of the lease after which it is renewed.
+RENEWED_AFTER = 1 / 3
 # Queue, first offset and grant: a run that is leased again comes under another grant.
 Place = tuple[int, int, str]
 
@@ -155,6 +158,19 @@ class HeldRun(OwnedQueue):
         self.skipped -= report.finished
         if not (self.finished or self.leaving):
             self.news_since = None
+
+    def renewal_in_s(self, lease_now: float) -> float:
+        """Return the seconds until it is to be renewed; infinite when nothing of it is held any more."""
+        if self.is_over():
+            return math.inf
+        renew_at = self.lease_until - self.lease_s * (1 - RENEWED_AFTER)
+        return 0.0 if self.wants_renewal else renew_at - lease_now
+
+    def ends_at(self, offset: int, limit_ms: int | None) -> float:
+        """Return when a message has been at work for too long, monotonic: after `limit_ms` (None: never), or
+        when the application wanted."""
+        end = math.inf if limit_ms is None else self.since[offset] + limit_ms / 1000
+        return max(end, self.wanted_until.get(offset, 0.0))
 
     def is_suspect(self) -> bool:
         """Return True for a lease after workers were lost with these messages, twice at least."""
