@@ -135,7 +135,7 @@ def test_what_somebody_else_has_by_then_is_not_begun(broker: FakeBroker, make: M
     free = threading.Event()
     with Running(make(name="one", prefetch=5), lambda m: free.wait(LIMIT_S), threads=1) as frozen:
         book = frozen.consumer._state
-        until(lambda: book.in_flight() == 6)
+        until(lambda: book.in_flight() == 6 and frozen.got)
         broker.cut_off("one")
         with book.changed:
             for run in book.runs.values():

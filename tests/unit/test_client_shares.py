@@ -175,7 +175,7 @@ def test_a_late_accept_counts_while_nobody_else_has_the_message(broker: FakeBrok
 def test_the_lease_is_renewed_while_the_process_works(make: Make) -> None:
     broker = FakeBroker()
     broker.create_topic("t", queues=1)
-    broker.subscribe("g", "t", mode="share", lease_ms=150)
+    broker.subscribe("g", "t", mode="share", lease_ms=500)
     send(broker, 2)
     with sharing(broker) as make:
         one, two = make(auto_accept=False), make(auto_accept=False)
@@ -217,14 +217,14 @@ def test_the_application_may_keep_a_message_for_longer(broker: FakeBroker, make:
 def test_what_waits_behind_a_hanging_message_goes_to_others() -> None:
     broker = FakeBroker()
     broker.create_topic("t", queues=1)
-    broker.subscribe("g", "t", mode="share", lease_ms=150)
+    broker.subscribe("g", "t", mode="share", lease_ms=500)
     send(broker, 10)
     with sharing(broker) as make:
         hanging, working = make(auto_accept=False, prefetch=5), make()
         (held,) = hanging.poll(1, timeout_s=LIMIT_S)
         until(lambda: hanging._state.in_flight() == 6)
         until(lambda: hanging._state.in_flight() == 1)
-        hanging._state.wait(0.5)
+        hanging._state.wait(0.7)
         assert {run.deliveries for run in broker.runs("g")} == {0, 1}, "it did not take them back"
         got: list[int] = []
         until(lambda: got.extend(numbers(working.poll(timeout_s=0.1))) or len(got) == 9)
@@ -235,7 +235,7 @@ def test_what_waits_behind_a_hanging_message_goes_to_others() -> None:
 def test_a_busy_handler_lets_others_have_what_waits_behind_it() -> None:
     broker = FakeBroker()
     broker.create_topic("t", queues=1)
-    broker.subscribe("g", "t", mode="share", lease_ms=150)
+    broker.subscribe("g", "t", mode="share", lease_ms=500)
     send(broker, 9)
     free = threading.Event()
     handler = lambda m: free.wait(LIMIT_S)  # noqa: E731
