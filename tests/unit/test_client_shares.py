@@ -240,7 +240,7 @@ def test_a_busy_handler_lets_others_have_what_waits_behind_it() -> None:
     free = threading.Event()
     handler = lambda m: free.wait(LIMIT_S)  # noqa: E731
     with sharing(broker) as make, Running(make(prefetch=5), handler, threads=2) as stuck:
-        until(lambda: len(stuck.got) == 2 and stuck.consumer._state.in_flight() == 7)
+        until(lambda: len(stuck.got) == 2 and stuck.consumer._state.in_flight() > 4)
         with Running(make(), lambda m: None, threads=1) as working:
             until(lambda: len(working.got) == 7)
             free.set()

@@ -25,7 +25,7 @@ log = logging.getLogger("catmq.consumer")
 MOST_REPORTS = 1_000
 # A finished run waits so long for a pull to tell of it, s.
 LINGER_S = 0.01
-# Messages held ahead of an application that iterates or polls, at most.
+# Messages held ahead of the application, at most; with many threads, twice as many as these.
 PREFETCH = 16
 # Messages are held ahead that the application will begin with in this time, s.
 AHEAD_S = 1.0
@@ -247,13 +247,12 @@ class LeaseBook(GroupState):
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
             return 0
-        soon = min(
-            2 * self.most_at_work if self.in_run else PREFETCH, self._pace.per_s(self.finished) * AHEAD_S
-        )
+        most = max(PREFETCH, 2 * self.most_at_work) if self.in_run else PREFETCH
+        soon = min(most, self._pace.per_s(self.finished) * AHEAD_S)
         ahead = int(soon) if options.prefetch is None else options.prefetch
         waiting = sum(run.waiting for run in self.runs.values())
         room = min(self._idle() + ahead - waiting, options.max_in_flight - self.in_flight())
-        return room if room >= max(1, ahead // 4) or (room > 0 and not waiting) else 0
+        return room if room >= max(1, ahead // 2) or (room > 0 and not waiting) else 0
 
     def _idle(self) -> int:
         """Return how many messages the application would begin with at once."""
