@@ -298,7 +298,7 @@ def conclusions(outcomes: Sequence[Outcome]) -> int:
     reports = [outcome.step.coverage for outcome in outcomes if outcome.step.measured]
     if len(reports) < sum(step.measured for step in STEPS):
         return len(too_often)
-    line, few = branches.judge(reports, WORK / "branches.json")
+    line, few = branches.judge(reports)
     print(line)
     return len(too_often) + few
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from django.db.models import Count, Model, QuerySet
@@ -92,36 +92,42 @@ def patched(alias: str, old: Snapshot, named: Changes) -> Content:
 
 def _content(alias: str, named: Changes | None) -> Content:
     """Load what `named` names, everything if it is None; queues come with their topics."""
-    topics = _rows(Topic.objects.using(alias).exclude(state="deleted"), named, "topic")
+    topics = _rows(lambda: Topic.objects.using(alias).exclude(state="deleted"), named, "topic")
     queues = _queues(alias, None if named is None else [one.pk for one in topics])
     of_topic = grouped((queue.topic_id, queue.id) for queue in queues)
     earlier = _routings(alias, None if named is None else [one.pk for one in topics])
-    groups = ConsumerGroup.objects.using(alias).filter(deleted_at__isnull=True)
-    groups = groups.annotate(member_count=Count("members"))
     return Content(
-        nodes={one.pk: _node(one) for one in _rows(DbNode.objects.using(alias).all(), named, "node")},
+        nodes={one.pk: _node(one) for one in _rows(DbNode.objects.using(alias).all, named, "node")},
         topics={
             one.pk: _topic(one, tuple(of_topic.get(one.pk, ())), tuple(earlier.get(one.pk, ())))
             for one in topics
         },
         queues={one.id: one for one in queues},
-        groups={one.pk: shown(GroupInfo, one) for one in _rows(groups, named, "group")},
+        groups={one.pk: shown(GroupInfo, one) for one in _rows(lambda: _groups(alias), named, "group")},
         subscriptions={
             one.pk: _subscription(one)
-            for one in _rows(ConsumerGroupTopic.objects.using(alias).all(), named, "subscription")
+            for one in _rows(ConsumerGroupTopic.objects.using(alias).all, named, "subscription")
         },
-        keys={one.pk: _key(one) for one in _rows(ApiKey.objects.using(alias).all(), named, "key")},
+        keys={one.pk: _key(one) for one in _rows(ApiKey.objects.using(alias).all, named, "key")},
     )
 
 
-def _rows(rows: QuerySet[M], named: Changes | None, kind: str) -> list[M]:
+def _rows(rows: Callable[[], QuerySet[M]], named: Changes | None, kind: str) -> list[M]:
+    """Load the named rows of a kind; no query is built for none, which would take longer than most loads."""
     if named is None:
-        return list(rows.order_by("pk"))
+        return list(rows().order_by("pk"))
     ids = named.get(kind)
-    return list(rows.filter(pk__in=sorted(ids)).order_by("pk")) if ids else []
+    return list(rows().filter(pk__in=sorted(ids)).order_by("pk")) if ids else []
 
 
-def _queues(alias: str, topics: Iterable[int] | None) -> list[QueueInfo]:
+def _groups(alias: str) -> QuerySet[ConsumerGroup]:
+    alive = ConsumerGroup.objects.using(alias).filter(deleted_at__isnull=True)
+    return alive.annotate(member_count=Count("members"))
+
+
+def _queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
+    if topics is not None and not topics:
+        return []
     rows = Queue.objects.using(alias).exclude(topic__state="deleted").order_by("topic_id", "number")
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))
@@ -129,8 +135,10 @@ def _queues(alias: str, topics: Iterable[int] | None) -> list[QueueInfo]:
     return [QueueInfo(*row) for row in columns]
 
 
-def _routings(alias: str, topics: Iterable[int] | None) -> dict[int, list[Routing]]:
+def _routings(alias: str, topics: Collection[int] | None) -> dict[int, list[Routing]]:
     """The earlier routings of topics, the oldest first."""
+    if topics is not None and not topics:
+        return {}
     rows = TopicRouting.objects.using(alias).order_by("until_at", "pk")
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))

@@ -118,7 +118,7 @@ def test_former_names_work_and_no_help_lists_them() -> None:
     for old, new in FORMER.items():
         before, now = vars(parsed(old.split())), vars(parsed(new.split()))
         assert before.pop("command").__qualname__ == now.pop("command").__qualname__
-        assert before.pop("usage") != now.pop("usage")
+        assert before.pop("usage").__qualname__ == now.pop("usage").__qualname__
         assert before == now
         assert f"catmq {' '.join(new.split()[:2])}" in listed
         assert f"catmq {' '.join(old.split()[:2])}" not in listed

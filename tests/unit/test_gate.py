@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import sqlite3
-import subprocess
 import sys
 import time
+from importlib.util import module_from_spec
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -114,22 +116,70 @@ def test_a_test_that_did_not_run_keeps_its_count(tmp_path: Path) -> None:
 def test_branches_of_all_runs_are_counted_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: str, few: bool
 ) -> None:
-    (tmp_path / "which.py").write_text("import sys\nif sys.argv[1] == 'a':\n    x = 1\nelse:\n    x = 2\n")
-    (tmp_path / "other.py").write_text("import sys\nif len(sys.argv) > 9:\n    x = 1\nx = 2\n")
+    (tmp_path / "which.py").write_text("if GIVEN == 'a':\n    x = 1\nelse:\n    x = 2\n")
+    (tmp_path / "other.py").write_text("if GIVEN:\n    x = 1\nx = 2\n")
     reports = []
     for given in ("a", "b"):
-        report = tmp_path / f"{given}.json"
-        command = (sys.executable, "-m", "slipcover", "--branch", "--json", "--out", str(report))
-        subprocess.run([*command, "--source", str(tmp_path), "which.py", given], cwd=tmp_path, check=True)
-        reports.append(report)
+        finder = branches.Finder([tmp_path])
+        loaded(finder, tmp_path / "which.py", GIVEN=given)
+        reports.append(tmp_path / f"{given}.json")
+        reports[-1].write_text(json.dumps(finder.told(tmp_path)))
     fewest = tmp_path / "coverage.txt"
     fewest.write_text(least)
     monkeypatch.setattr(branches, "FEWEST", fewest)
 
-    line, verdict = branches.judge(reports, tmp_path / "merged.json")
+    line, verdict = branches.judge(reports)
 
     assert line.startswith("branches: 50.00 % of 4 taken")
     assert verdict is few
+
+
+BRANCHING = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import nothing
+for one in GIVEN:
+    if one == 1: x = 1
+    elif one == 2: x = 2
+    else: break
+while GIVEN and x == 9: pass
+while True: break
+match x:
+    case 1: y = 1
+    case 2: y = 2
+match x:
+    case 2: y = 2
+    case _: y = 0
+"""
+
+
+def test_each_way_of_a_statement_is_a_branch(tmp_path: Path) -> None:
+    file = tmp_path / "branching.py"
+    file.write_text(BRANCHING)
+    finder = branches.Finder([tmp_path])
+
+    module = loaded(finder, file, GIVEN=[1, 3])
+
+    assert (module.x, module.y) == (1, 0)
+    assert finder.told(tmp_path)["branching.py"] == {
+        "5:0 into": 1, "5:0 past": 0,
+        "6:4 into": 1, "6:4 past": 1,
+        "7:4 into": 0, "7:4 past": 1,
+        "9:0 into": 0, "9:0 past": 1,
+        "10:0 into": 1,
+        "12:9 into": 1, "13:9 into": 0, "11:0 past": 0,
+        "15:9 into": 0, "16:9 into": 1,
+    }  # fmt: skip
+
+
+def loaded(finder: branches.Finder, file: Path, **given: object) -> ModuleType:
+    """Return a module that the finder loads, with names that it finds there."""
+    spec = finder.find_spec(file.stem, [str(file.parent)])
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    module.__dict__.update(given)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_temporary_files_of_a_step_are_gone_when_it_has_ended(

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from catmq_client.cli.arguments import joined, url, with_value
@@ -98,8 +99,9 @@ CONNECTION = (
 )
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands."""
+    """The parser of all commands, made once: that takes longer than a short command."""
     # Before or after the command alike: an absent option behind it hides no earlier value.
     common = argparse.ArgumentParser(add_help=False)
     whole = Parser(
