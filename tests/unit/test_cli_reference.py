@@ -30,7 +30,8 @@ FORMER = {
     "dead drop g --all --yes": "dlq drop g --all --yes",
 }
 FORMER_OPTIONS = {
-    "consume t --group g --max 3 --session-timeout-ms 5000": "consume t --group g --limit 3 --session-timeout 5s",
+    "consume t --group g --max 3": "consume t --group g --limit 3",
+    "consume t --group g --session-timeout-ms 5000": "consume t --group g --session-timeout 5s",
     "peek t --max 3": "peek t --limit 3",
     "find t --key k --max 3": "find t --key k --limit 3",
     "offsets history g --max 3": "offsets history g --limit 3",
@@ -142,7 +143,7 @@ def test_former_names_work_and_no_help_lists_them() -> None:
     for old, new in FORMER.items():
         before, now = vars(parsed(old.split())), vars(parsed(new.split()))
         assert before.pop("command").__qualname__ == now.pop("command").__qualname__
-        assert before.pop("parser") != now.pop("parser")
+        assert before.pop("parser") is now.pop("parser")
         assert before == now
         assert f"catmq {' '.join(new.split()[:2])}" in listed
         assert f"catmq {' '.join(old.split()[:2])}" not in listed
@@ -151,7 +152,6 @@ def test_former_names_work_and_no_help_lists_them() -> None:
 def test_former_options_work() -> None:
     for old, new in FORMER_OPTIONS.items():
         before, now = vars(parsed(old.split())), vars(parsed(new.split()))
-        assert before.pop("parser").prog == now.pop("parser").prog
         assert before == now
 
 

@@ -135,7 +135,7 @@ class Paint:
         if heading.upper() == "STATE":
             colour = OF_STATE.get(text.strip())
             return self.text(text, colour) if colour else text
-        return self.text(text, "cyan") if heading == "KEY" else text
+        return self.text(text, "cyan") if heading == "KEY" and text.strip() != "-" else text
 
 
 PLAIN = Paint(on=False)

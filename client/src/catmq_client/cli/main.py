@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from catmq_client.cli.arguments import joined, url, with_value
@@ -98,8 +99,9 @@ CONNECTION = (
 )
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands."""
+    """Make the parser of all commands, once in a process."""
     # Before or after the command alike: an absent option behind it hides no earlier value.
     common = argparse.ArgumentParser(add_help=False)
     whole = Parser(
@@ -135,7 +137,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         args.message = left.pop()
     if left:
         close = meant(left[0].partition("=")[0], flags(args.parser)) if left[0].startswith("-") else ""
-        whole.error(f"unrecognized arguments: {' '.join(left)}{close}")
+        args.parser.error(f"unrecognized arguments: {' '.join(left)}{close}")
     return with_form(args)
 
 

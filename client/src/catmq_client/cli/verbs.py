@@ -126,7 +126,8 @@ class Parser(argparse.ArgumentParser):
         words = [str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):
             words = [listed.dest for listed in action._choices_actions]
-        told = f"invalid choice: {value!r} (choose from {', '.join(words)}){meant(str(value), words)}"
+        form = ", or a FORMAT in braces" if str(action.metavar).endswith("FORMAT") else ""
+        told = f"invalid choice: {value!r} (choose from {', '.join(words)}{form}){meant(str(value), words)}"
         raise argparse.ArgumentError(action, told)
 
 

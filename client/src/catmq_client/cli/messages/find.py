@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import suppress
 
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import Target, header, target, whole, wrong
@@ -16,10 +17,11 @@ MOST = 1000  # messages a request
 
 
 def moment(text: str) -> Target:
-    found = target(text)
-    if found.to != "time":
-        raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)")
-    return found
+    with suppress(argparse.ArgumentTypeError):
+        found = target(text)
+        if found.to == "time":
+            return found
+    raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)")
 
 
 def find(args: argparse.Namespace, brokers: Brokers) -> int:

@@ -68,7 +68,7 @@ def read_line(source: Source, number: int) -> bytes:
     try:
         read = source.readline(MAX_LINE_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadLine(number, f"the gzip file is damaged here ({error}): download it again") from error
+        raise BadLine(number, "the gzip file is damaged here, or is none: download it again") from error
     if len(read) > MAX_LINE_BYTES:
         raise BadLine(number, f"longer than {MAX_LINE_BYTES} bytes: one message is one line")
     return read
