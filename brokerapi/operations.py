@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from brokerapi import try_it
+
 Json = dict[str, Any]
 METHODS = ("get", "post", "patch", "delete")
 ROOT = "/api/v1"
@@ -29,7 +31,7 @@ SAMPLES: Json = {
 # Names by collection, for requests that give one.
 NAMES = {"topics": "orders", "groups": "billing", "nodes": "node1", "keys": "shop", "consumers": "worker-1"}
 USUAL = ("host", "username", "password", "to")  # shown although they may be left out
-SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}</section>"""
+SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}{}</section>"""
 TABLE = "<h4>{}</h4><table><tr><th>name</th><th>type</th><th>meaning</th></tr>{}</table>"
 ROW = "<tr><td><code>{}</code>{}</td><td>{}</td><td>{}</td></tr>"
 
@@ -106,7 +108,17 @@ class Operations:
             format_html("{}{}", table("Answer", list(self.fields(answer))), self.shown(answer))
             if answer
             else "",
+            try_it.form(method, path, one, samples=SAMPLES, body=self.asked(path, request)),
         )
+
+    def asked(self, path: str, request: Json | None) -> Any:
+        """Return the body of a request as examples have it, None without one."""
+        if not request:
+            return None
+        given = self.example(request, required=True)
+        if "name" in given:
+            given["name"] = NAMES[path.rpartition("/")[2]]
+        return given
 
     def shown(self, answer: Json) -> SafeString:
         """Return an answer as an example shows it."""
@@ -126,10 +138,7 @@ class Operations:
         lines = [f'curl{verb} "$CATMQ_URL{path}{"?" if asked else ""}{"&".join(asked)}"']
         lines.append('  -H "Authorization: Bearer $CATMQ_API_KEY"')
         if request:
-            given = self.example(request, required=True)
-            if "name" in given:
-                given["name"] = NAMES[path.rpartition("/")[2]]
-            body = json.dumps(given, ensure_ascii=False)
+            body = json.dumps(self.asked(path, request), ensure_ascii=False)
             lines += ['  -H "Content-Type: application/json"', f"  -d '{body}'"]
         return " \\\n".join(lines)
 

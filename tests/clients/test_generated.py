@@ -1,6 +1,6 @@
 """Clients that two generators make from the OpenAPI schema list topics, send a message and read it.
 
-Both generators are installed, in pinned versions, into a virtualenv of their own below the user's cache, which
+Both generators are installed in pinned versions into a virtualenv of their own below the user's cache. It
 stays for the next run. openapi-generator needs Java.
 """
 
