@@ -34,9 +34,10 @@ section table { table-layout: fixed; overflow-wrap: anywhere; }
 section th:first-child { width: 38%; } section th:nth-child(2) { width: 22%; }
 code, pre { font: 14px ui-monospace, monospace; }
 pre { padding: .6rem; overflow-x: auto; background: #8882; }
-h4 { margin: .8rem 0 .2rem; }
+h4 { margin: .8rem 0 .2rem; } section h3 code { font-size: 17px; }
 section { border-top: 2px solid #8886; margin-top: 2rem; }
-nav { columns: 18rem; overflow-wrap: anywhere; } nav ul { padding-left: 1rem; margin: 0; list-style: none; }
+nav { columns: 19rem; column-gap: 1.5rem; overflow-wrap: anywhere; } nav code { font-size: 12.5px; }
+nav ul { padding-left: 1rem; margin: 0; list-style: none; }
 nav h3 { margin: .6rem 0 0; } nav > * { break-inside: avoid; }
 :root { color-scheme: light dark; }
 .try { display: none; } .scripted .try { display: block; }

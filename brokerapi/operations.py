@@ -16,6 +16,7 @@ Json = dict[str, Any]
 METHODS = ("get", "post", "patch", "delete")
 ROOT = "/api/v1"
 DEEPEST = 4  # of fields within fields
+MOST_WORDS = 12  # of a field that a table names; only error codes have more
 # What an example shows for a property or parameter of that name; the others show a value of their type.
 SAMPLES: Json = {
     "topic": "orders", "group": "billing", "consumer": "c-41", "consumer_id": "c-41", "node": "node1",
@@ -71,7 +72,7 @@ class Operations:
                 format_html_join(
                     "",
                     row,
-                    ((one["operationId"], m.upper(), path.removeprefix(ROOT)) for m, path, one in group),
+                    ((one["operationId"], m.upper(), path.removeprefix(ROOT) or "/") for m, path, one in group),
                 ),
             )
             for tag, group in groupby(self.listed(), key=lambda one: one[2]["tags"][0])
@@ -173,7 +174,9 @@ class Operations:
         found = self.resolved(schema)
         kinds = found.get("type", "any")
         kind = next((one for one in kinds if one != "null"), "null") if isinstance(kinds, list) else kinds
-        if found.get("enum"):
+        if found.get("enum") and len(found["enum"]) > MOST_WORDS:
+            kind = "an error code"  # below, each with its remedy
+        elif found.get("enum"):
             kind = ", ".join(str(one) for one in found["enum"] if one is not None)
         elif kind == "array":
             items = found.get("items")
