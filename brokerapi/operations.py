@@ -72,10 +72,13 @@ class Operations:
                 format_html_join(
                     "",
                     row,
-                    ((one["operationId"], m.upper(), path.removeprefix(ROOT) or "/") for m, path, one in group),
+                    (
+                        (one["operationId"], m.upper(), path.removeprefix(ROOT) or "/")
+                        for m, path, one in some
+                    ),
                 ),
             )
-            for tag, group in groupby(self.listed(), key=lambda one: one[2]["tags"][0])
+            for tag, some in groupby(self.listed(), key=lambda one: one[2]["tags"][0])
         ]
         return format_html_join("", "<h3>{}</h3><ul>{}</ul>", parts)
 
