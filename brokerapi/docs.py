@@ -1,6 +1,7 @@
 """The schema and the docs page: made once in a process, because nobody needs a key to ask for them.
 
-The page shows operations (operations.py) and error codes, and runs no script.
+The page shows operations (operations.py) and error codes. Its only script sends what the reader tries
+(try_it.py).
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import gzip
 import re
 import threading
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
 
 from brokerapi.http import errors
 from brokerapi.operations import Operations, prose
+from brokerapi.try_it import KEY
 from metadata.errors import Code
 
 STYLE = """
@@ -30,21 +34,32 @@ section table { table-layout: fixed; overflow-wrap: anywhere; }
 section th:first-child { width: 38%; } section th:nth-child(2) { width: 22%; }
 code, pre { font: 14px ui-monospace, monospace; }
 pre { padding: .6rem; overflow-x: auto; background: #8882; }
-h4 { margin: .8rem 0 .2rem; }
+h4 { margin: .8rem 0 .2rem; } section h3 code { font-size: 17px; }
 section { border-top: 2px solid #8886; margin-top: 2rem; }
-nav { columns: 18rem; overflow-wrap: anywhere; } nav ul { padding-left: 1rem; margin: 0; list-style: none; }
+nav { columns: 19rem; column-gap: 1.5rem; overflow-wrap: anywhere; } nav code { font-size: 12.5px; }
+nav ul { padding-left: 1rem; margin: 0; list-style: none; }
 nav h3 { margin: .6rem 0 0; } nav > * { break-inside: avoid; }
 :root { color-scheme: light dark; }
+.try { display: none; } .scripted .try { display: block; }
+#key { padding: .6rem; background: #8882; } #key span { font-size: 14px; }
+.try label { display: block; margin: .4rem 0; } .try input { min-width: 18rem; max-width: 100%; }
+.try input, textarea { font: 14px ui-monospace, monospace; padding: .2rem .4rem; box-sizing: border-box; }
+textarea { display: block; width: 100%; } .try summary { cursor: pointer; margin-top: .8rem; }
 """
+# Without Django's middleware, so it is told here.
+POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    f"frame-ancestors 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"
+)
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>CatMQ: HTTP API v1</title><style>{}</style></head><body>
+<title>CatMQ: HTTP API v1</title><style>{}</style><script src="/api/v1/docs.js" defer></script></head><body>
 <h1>CatMQ: HTTP API v1</h1>
 <p>JSON, or <code>application/msgpack</code>. Send <code>Authorization: Bearer &lt;api key&gt;</code>.
 The shapes are in the <a href="/api/v1/schema">OpenAPI schema</a>,
 the limits in <a href="/api/v1">/api/v1</a>. Examples take the broker and the key from
 <code>CATMQ_URL</code> and <code>CATMQ_API_KEY</code>.</p>
-<nav>{}</nav>
+{}<nav>{}</nav>
 <h2>Operations</h2>{}
 <h2 id="codes">Error codes</h2>
 <p>Every error is <code>application/problem+json</code>: type, title, status, detail, code, retriable, and
@@ -86,7 +101,7 @@ def page() -> SafeString:
 @cache
 def _page() -> SafeString:
     shown = Operations(_schema())
-    return format_html(PAGE, SafeString(STYLE), shown.contents(), shown.sections(), _codes())
+    return format_html(PAGE, SafeString(STYLE), SafeString(KEY), shown.contents(), shown.sections(), _codes())
 
 
 def _codes() -> SafeString:

@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from brokerapi import try_it
+
 Json = dict[str, Any]
 METHODS = ("get", "post", "patch", "delete")
 ROOT = "/api/v1"
 DEEPEST = 4  # of fields within fields
+MOST_WORDS = 12  # of a field that a table names; only error codes have more
 # What an example shows for a property or parameter of that name; the others show a value of their type.
 SAMPLES: Json = {
     "topic": "orders", "group": "billing", "consumer": "c-41", "consumer_id": "c-41", "node": "node1",
@@ -29,7 +32,7 @@ SAMPLES: Json = {
 # Names by collection, for requests that give one.
 NAMES = {"topics": "orders", "groups": "billing", "nodes": "node1", "keys": "shop", "consumers": "worker-1"}
 USUAL = ("host", "username", "password", "to")  # shown although they may be left out
-SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}</section>"""
+SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}{}</section>"""
 TABLE = "<h4>{}</h4><table><tr><th>name</th><th>type</th><th>meaning</th></tr>{}</table>"
 ROW = "<tr><td><code>{}</code>{}</td><td>{}</td><td>{}</td></tr>"
 
@@ -69,10 +72,13 @@ class Operations:
                 format_html_join(
                     "",
                     row,
-                    ((one["operationId"], m.upper(), path.removeprefix(ROOT)) for m, path, one in group),
+                    (
+                        (one["operationId"], m.upper(), path.removeprefix(ROOT) or "/")
+                        for m, path, one in some
+                    ),
                 ),
             )
-            for tag, group in groupby(self.listed(), key=lambda one: one[2]["tags"][0])
+            for tag, some in groupby(self.listed(), key=lambda one: one[2]["tags"][0])
         ]
         return format_html_join("", "<h3>{}</h3><ul>{}</ul>", parts)
 
@@ -106,7 +112,17 @@ class Operations:
             format_html("{}{}", table("Answer", list(self.fields(answer))), self.shown(answer))
             if answer
             else "",
+            try_it.form(method, path, one, samples=SAMPLES, body=self.asked(path, request)),
         )
+
+    def asked(self, path: str, request: Json | None) -> Any:
+        """Return the body of a request as examples have it, None without one."""
+        if not request:
+            return None
+        given = self.example(request, required=True)
+        if "name" in given:
+            given["name"] = NAMES[path.rpartition("/")[2]]
+        return given
 
     def shown(self, answer: Json) -> SafeString:
         """Return an answer as an example shows it."""
@@ -126,10 +142,7 @@ class Operations:
         lines = [f'curl{verb} "$CATMQ_URL{path}{"?" if asked else ""}{"&".join(asked)}"']
         lines.append('  -H "Authorization: Bearer $CATMQ_API_KEY"')
         if request:
-            given = self.example(request, required=True)
-            if "name" in given:
-                given["name"] = NAMES[path.rpartition("/")[2]]
-            body = json.dumps(given, ensure_ascii=False)
+            body = json.dumps(self.asked(path, request), ensure_ascii=False)
             lines += ['  -H "Content-Type: application/json"', f"  -d '{body}'"]
         return " \\\n".join(lines)
 
@@ -164,7 +177,9 @@ class Operations:
         found = self.resolved(schema)
         kinds = found.get("type", "any")
         kind = next((one for one in kinds if one != "null"), "null") if isinstance(kinds, list) else kinds
-        if found.get("enum"):
+        if found.get("enum") and len(found["enum"]) > MOST_WORDS:
+            kind = "an error code"  # below, each with its remedy
+        elif found.get("enum"):
             kind = ", ".join(str(one) for one in found["enum"] if one is not None)
         elif kind == "array":
             items = found.get("items")

@@ -37,16 +37,18 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
 
 
 def _typed(schema: Any) -> Any:
-    """The schema with a type beside every list of words; the framework's hook for enums wants one.
+    """The schema as generators of clients take it.
 
-    Without `items: false`, too, which closes a tuple: generators of clients expect a schema there, and
-    `maxItems` beside it says the same.
+    A list of words has a type beside it; the framework's hook for enums wants one, too. `items: false`, which
+    closes a tuple, is left out: `maxItems` beside it says the same. An array of anything has `items: {}`.
     """
     if isinstance(schema, list):
         return [_typed(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     typed = {name: _typed(part) for name, part in schema.items() if not (name == "items" and part is False)}
+    if schema.get("type") == "array" and not schema.keys() & {"items", "prefixItems"}:
+        typed["items"] = {}
     return {"type": "string", **typed} if isinstance(schema.get("enum"), list) else typed
 
 

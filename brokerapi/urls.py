@@ -78,6 +78,7 @@ urlpatterns = [
     path("api/v1", about.About.as_view()),
     path("api/v1/schema", about.Schema.as_view()),
     path("api/v1/docs", about.Docs.as_view()),
+    path("api/v1/docs.js", about.Script.as_view()),
     # Health
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view()),

@@ -8,7 +8,7 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
 
-from brokerapi import docs
+from brokerapi import docs, try_it
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http.errors import respond
 from brokerapi.http.parsers import read_query
@@ -23,6 +23,7 @@ API_VERSION = 1
 NOT_A_LIMIT = "max_waiters"  # of a worker, not of a request
 LIMITS = [field.name for field in fields(Config) if field.name.startswith(("request_max_", "max_"))]
 LIMITS.remove(NOT_A_LIMIT)
+PAGE_HEADERS = {"Content-Security-Policy": docs.POLICY, "Referrer-Policy": "no-referrer"}
 MEDIA_TYPES = {"yaml": "application/vnd.oai.openapi", "json": "application/vnd.oai.openapi+json"}
 
 
@@ -64,7 +65,19 @@ class Docs(Endpoint):
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:
         """A readable page: all operations and all error codes."""
-        return HttpResponse(docs.page())
+        return HttpResponse(docs.page(), headers=PAGE_HEADERS)
+
+
+class Script(Endpoint):
+    """The script of the docs page."""
+
+    public = True
+
+    @extend_schema(exclude=True)
+    def get(self, call: Call) -> HttpResponse:
+        """Return it; a browser asks again after another release was started."""
+        text = try_it.SCRIPT.read_bytes()
+        return HttpResponse(text, "text/javascript; charset=utf-8", headers={"Cache-Control": "no-cache"})
 
 
 class Unknown(Endpoint):

@@ -131,7 +131,7 @@ def try_rights(session: Session, *, table: str) -> list[Grant]:
 
 def _may(session: Session, right: str, table: str) -> bool:
     try:
-        session.run(step(session, _TRIED_BY[right], table=table))
+        session.run(step(session, _TRIED_BY[right], table=table, comment="tries rights"))
     except db_errors.Final:
         return False
     return True

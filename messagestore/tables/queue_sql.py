@@ -10,23 +10,26 @@ from messagestore.tables.shapes import Head
 from messagestore.tables.shares import position_sql
 
 
-def create_queue(session: Session, *, queue: int, node_epoch: int, unused: bool = False) -> bool:
+def create_queue(
+    session: Session, *, queue: int, node_epoch: int, unused: bool = False, comment: str = ""
+) -> bool:
     """Make a queue's table and head row; harmless when they exist.
 
     `unused`: return False, and leave the head row as it is, if a message was ever stored in the queue.
+    `comment`: what a DBA reads of a new table on MySQL and MariaDB.
     """
-    made = session.run(*_table_steps(session, queue))
+    made = session.run(*_table_steps(session, queue, comment))
     if unused and made[-1].rows[0][0]:
         return False
     session.transact(step(session, "insert_head", queue=queue, node_epoch=node_epoch))
     return True
 
 
-def _table_steps(session: Session, queue: int) -> tuple[Step, Step]:
+def _table_steps(session: Session, queue: int, comment: str = "") -> tuple[Step, Step]:
     """Make a queue's table unless it exists, and ask whether a message was ever stored in the queue."""
     table = message_table(queue)
     return (
-        step(session, "create_message_table", table=table),
+        step(session, "create_message_table", table=table, comment=comment),
         step(session, "select_used", table=table, queue=queue),
     )
 

@@ -21,7 +21,7 @@ from metadata.errors import CatmqError, Unavailable
 from metadata.groups import layout, subscribers
 from metadata.groups.layout import LayoutChange
 from metadata.groups.subscribers import Waiting
-from metadata.topics.topic_rows import QueueView
+from metadata.topics.topic_rows import QueueView, TopicView
 
 log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
@@ -64,7 +64,7 @@ def expand(
     if dry_run:
         return change
     try:
-        done = _finish(planned.topic.id, planned.queues, actor)
+        done = _finish(planned.topic, planned.queues, actor)
     except CatmqError as error:
         _take_back(planned.topic.id, planned.queues, actor, error)
         raise
@@ -87,19 +87,19 @@ def _done(change: Change, done: LayoutChange) -> Change:
     )
 
 
-def _finish(topic_id: int, queues: Sequence[QueueView], actor: Actor) -> LayoutChange:
+def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> LayoutChange:
     """Make what new queues need, and open them; harmless where it was done before, or is being done."""
-    topics.make_tables(queues)
+    topics.make_tables(queues, topic=topic.name)
     ids = [one.queue for one in queues]
     prepared: set[int] = set()
     for _ in range(TRIES):
-        for reading in subscribers.readings(topic_id):
+        for reading in subscribers.readings(topic.id):
             if reading.id not in prepared:
                 reader_rows.insert(reading, ids)
                 prepared.add(reading.id)
-        done = layout.make_ready(topic_id=topic_id, queues=ids, prepared=prepared, actor=actor)
+        done = layout.make_ready(topic_id=topic.id, queues=ids, prepared=prepared, actor=actor)
         if done is not None:
-            for reading in subscribers.readings(topic_id):  # instances that joined since the list was made
+            for reading in subscribers.readings(topic.id):  # instances that joined since the list was made
                 reader_rows.insert(reading, ids)
             queue_states.settle_later(ids)  # a node may have been closed meanwhile
             return done
@@ -170,7 +170,7 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
 
 def _finish_or_take_back(waiting: Waiting) -> None:
     try:
-        _finish(waiting.topic.id, waiting.queues, job("queues"))
+        _finish(waiting.topic, waiting.queues, job("queues"))
     except CatmqError as error:
         log.warning("Expansion of topic %s is rolled back: %s", waiting.topic.name, error.detail)
         _take_back(waiting.topic.id, waiting.queues, job("queues"), error)

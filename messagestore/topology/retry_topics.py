@@ -31,7 +31,7 @@ def make(*, group_id: int, topic_id: int) -> bool:
         for node, _ in node_pools.by_node(planned.subscription.queues):
             with node.writing() as session:
                 node_sql.create_node_tables(session)  # a node of an earlier version lacks some
-        topics.make_tables(planned.topic.queues)
+        topics.make_tables(planned.topic.queues, topic=planned.topic.name)
         reader_rows.insert(planned.subscription, planned.subscription.queues)
         retry_topic_rows.make_ready(planned)
     except CatmqError:

@@ -55,7 +55,7 @@ def create(
     """
     planned = topic_rows.plan(name=name, queues=queues, node=node, settings=settings, actor=actor)
     try:
-        make_tables(planned.queues)
+        make_tables(planned.queues, topic=planned.name)
         ready = topic_rows.make_ready(planned.id)
     except CatmqError:
         _take_back(planned, actor)
@@ -75,15 +75,16 @@ class QueuesTaken(Conflict):
         self.queues = queues
 
 
-def make_tables(queues: Sequence[QueueView]) -> None:
-    """Make the tables of queues; harmless where they exist. Raises QueuesTaken, NodeUnavailable."""
+def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
+    """Make the tables of a topic's queues; harmless where they exist. Raises QueuesTaken, NodeUnavailable."""
     used = []
     for node_id, mine in sweeping.by_node(queues).items():
         node = node_pools.node(node_id)
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
             for queue in mine:
                 new = {"queue": queue.queue, "node_epoch": node.info.epoch}
-                if not queue_sql.create_queue(session, **new, unused=True):
+                comment = f"topic {topic}, queue number {queue.number}"
+                if not queue_sql.create_queue(session, **new, unused=True, comment=comment):
                     used.append(queue.queue)
     # Those that another process opened meanwhile may have messages by now.
     if taken := topic_rows.creating(used):

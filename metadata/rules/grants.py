@@ -85,7 +85,7 @@ METADATA = (
 ACCOUNTS = {  # what each is for, and what it needs
     "node": ("brokers, on a node's database", NODE),
     "promotion": ("brokers, in addition, for promote_node on the primary and its replica", PROMOTION),
-    "reader": ("jobs that read a node (set_reader)", READER),
+    "reader": ("people and jobs that read a node (set_reader)", READER),
     "backup": ("mariadb-dump or mysqldump of one database", BACKUP),
     "metadata": ("brokers and jobs, on the metadata database", METADATA),
 }

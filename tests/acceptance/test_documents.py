@@ -90,7 +90,7 @@ def test_the_blocks_of_a_page_are_found_and_given_an_end() -> None:
         "echo '== line 8' >&2",
         ". .venv/bin/activate",
         "echo '== line 15' >&2",
-        "catmq consume t --group g --max 50 --idle-timeout 3 > f",
+        "catmq consume t --group g --limit 50 --idle-timeout 3 > f",
         "timeout --preserve-status 5 python examples/worker.py",
         "curl http://127.0.0.1:1234/livez",
         "echo '== line 20' >&2",

@@ -86,3 +86,15 @@ def test_the_statements_of_the_page_run_and_find_what_they_say(queues: list[int]
     assert {row[2]: row[4] for row in found["reader"]} == dict.fromkeys(queues, 5)
     assert {row[0] for row in found["information_schema.tables"]} == {f"message_{one}" for one in queues}
     assert found["dead_message"] == []
+
+
+@pytest.mark.skipif(ENGINE != "mysql", reason="SQLite has no comments of tables")
+def test_new_tables_say_what_they_are(queues: list[int]) -> None:
+    asked = "SELECT table_name, table_comment FROM information_schema.tables WHERE table_schema = DATABASE()"
+    told = dict(look(queues[0], asked))
+    assert [told[f"message_{queue}"] for queue in queues] == [
+        "topic orders, queue number 0",
+        "topic orders, queue number 1",
+    ]
+    silent = {name for name, text in told.items() if not text}
+    assert silent <= {"message_0"}, "the table that examinations write to"

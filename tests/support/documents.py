@@ -17,7 +17,7 @@ SERVER = re.compile(r"^script/server\b(?!.*--help)")
 # What a test cannot run: the gate itself (it runs this test), and what takes minutes.
 LEFT_OUT = re.compile(r"^(script/(test|bench|chaos|mariadb)|git clone|cd )\b")
 # What runs until it is stopped gets an end.
-ENDLESS = re.compile(r"^(catmq consume (?!.*(--max|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE)
+ENDLESS = re.compile(r"^(catmq consume (?!.*(--limit|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE)
 WORKER = re.compile(r"^(?=python examples/worker\.py)", re.MULTILINE)
 NOT_COPIED = (
     ".git",
@@ -73,7 +73,7 @@ def script(page: str, *, port: int) -> str:
 def runnable(block: str, *, port: int) -> str:
     """A shell block as a test can run it."""
     kept = "\n".join(line for line in block.splitlines() if not LEFT_OUT.match(line.strip()))
-    ended = ENDLESS.sub(r"\1 --max 50 --idle-timeout 3", WORKER.sub("timeout --preserve-status 5 ", kept))
+    ended = ENDLESS.sub(r"\1 --limit 50 --idle-timeout 3", WORKER.sub("timeout --preserve-status 5 ", kept))
     return ended.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
 
 

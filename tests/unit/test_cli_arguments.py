@@ -180,8 +180,12 @@ def test_url_and_key_may_stand_before_or_after_the_command() -> None:
         ("grup list", "'grup' (choose from topic, group, subscribe,"),
         ("grup list", "; did you mean group?"),
         ("group stpo g", "'stpo' (choose from create, list, show, delete, set, pause, resume, rebalance, "),
+        ("send t hello --ky k", "unrecognized arguments: --ky k; did you mean --key?"),
         ("quota tpic t", "'tpic' (choose from topic, key); did you mean topic?"),
-        ("topic list --output tabel", "'tabel' (choose from table, json); did you mean table?"),
+        (
+            "topic list --output tabel",
+            "'tabel' (choose from pretty, table, json, or a FORMAT in braces); did you mean table?",
+        ),
     ],
 )
 def test_a_wrong_word_is_answered_with_those_there_are(

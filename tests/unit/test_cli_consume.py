@@ -197,6 +197,9 @@ class Closing:
     def fileno(self) -> int:
         raise OSError
 
+    def isatty(self) -> bool:
+        return False
+
 
 def test_a_closed_pipe_commits_what_was_flushed_and_is_fine(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch

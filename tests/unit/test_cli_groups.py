@@ -115,7 +115,7 @@ def test_set_sends_what_was_given_and_nothing_else(argv: list[str], body: dict[s
 
 def test_set_without_a_setting_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["group", "set", "billing"], transport=Canned({})) == 2
-    assert "nothing to set: give --session-timeout-ms, --alarm-lag" in capsys.readouterr().err
+    assert "nothing to set: give --session-timeout, --alarm-lag" in capsys.readouterr().err
 
 
 def test_set_shows_what_the_broker_finds_wrong(capsys: pytest.CaptureFixture[str]) -> None:

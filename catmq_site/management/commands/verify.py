@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,13 @@ class Command(CatmqCommand):
             "--json", type=Path, metavar="FILE", help="also write the report as JSON; - for stdout"
         )
         parser.add_argument(
-            "--rows-per-s",
+            "--rows-per-second",
             type=int,
             default=verify.ROWS_PER_S,
             help="maximum rows to read per second (default %(default)s; 0: no limit)",
+        )
+        parser.add_argument(  # a former name
+            "--rows-per-s", dest="rows_per_second", type=int, default=SUPPRESS, help=SUPPRESS
         )
         parser.add_argument(
             "--digests",
@@ -60,7 +63,7 @@ class Command(CatmqCommand):
         report = verify.verify(
             topics=None if options["all"] else options["topics"],
             since=parsed_since(options["since"]),
-            rows_per_s=options["rows_per_s"],
+            rows_per_s=options["rows_per_second"],
             digests=options["digests"],
             progress=self.progress(),
             actor=self.actor,

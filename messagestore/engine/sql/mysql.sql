@@ -9,7 +9,8 @@ CREATE TABLE IF NOT EXISTS queue_head (
     state           VARCHAR(10) NOT NULL,
     node_epoch      BIGINT      NOT NULL,
     last_stored_at  DATETIME(3) NOT NULL
-) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'a row for each queue: offset of its next message, lock of its writers';
 CREATE TABLE IF NOT EXISTS reader (
     group_id  BIGINT       NOT NULL,
     instance  VARCHAR(100) NOT NULL,
@@ -19,7 +20,8 @@ CREATE TABLE IF NOT EXISTS reader (
     committed BIGINT       NOT NULL,
     rewinds   BIGINT       NOT NULL,
     PRIMARY KEY (group_id, instance, queue_id)
-) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'committed offset of a group in a queue';
 CREATE TABLE IF NOT EXISTS sent_batch (
     batch_id      BINARY(16)  NOT NULL PRIMARY KEY,
     queue_id      BIGINT      NOT NULL,
@@ -28,18 +30,21 @@ CREATE TABLE IF NOT EXISTS sent_batch (
     digest        BINARY(16)  NOT NULL,
     stored_at     DATETIME(3) NOT NULL,
     KEY sent_batch_stored_at (stored_at)
-) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'stored batches, by which a repeated send is known';
 CREATE TABLE IF NOT EXISTS queue_gap (
     queue_id    BIGINT       NOT NULL,
     from_offset BIGINT       NOT NULL,
     to_offset   BIGINT       NOT NULL,
     cause       VARCHAR(100) NOT NULL,
     PRIMARY KEY (queue_id, from_offset)
-) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'offsets without a message, declared when a node was replaced';
 CREATE TABLE IF NOT EXISTS node_pulse (
     worker INT    NOT NULL PRIMARY KEY,
     n      BIGINT NOT NULL
-) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'rows that brokers write to measure the node';
 CREATE TABLE IF NOT EXISTS delayed_message (
     id        BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     queue_id  BIGINT       NOT NULL,
@@ -60,6 +65,7 @@ CREATE TABLE IF NOT EXISTS delayed_message (
     UNIQUE KEY delayed_message_batch (batch_id, position),
     KEY delayed_message_due (queue_id, due_at)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'messages that wait for their time'
 
 -- name: create_message_table
 CREATE TABLE IF NOT EXISTS {table} (
@@ -73,7 +79,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     stored_at  DATETIME(3)  NOT NULL,
     attempt    SMALLINT     NOT NULL DEFAULT 0,
     origin     TEXT         NULL
-) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT :comment
 PARTITION BY RANGE (msg_offset) (
     PARTITION below_100000 VALUES LESS THAN (100000),
     PARTITION below_200000 VALUES LESS THAN (200000),
@@ -314,6 +320,7 @@ CREATE TABLE IF NOT EXISTS node_identity (
     schema_version INT         NOT NULL DEFAULT {version},
     min_release    VARCHAR(20) NOT NULL DEFAULT ''
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'id of the node, version of its tables'
 
 -- name: write_identity
 DELETE FROM node_identity WHERE identity <> :identity;
@@ -537,6 +544,7 @@ CREATE TABLE IF NOT EXISTS dead_message (
     KEY dead_message_error (group_id, error_class, died_at),
     KEY dead_message_both (group_id, topic_id, error_class, died_at)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'dead letters of groups'
 
 -- name: insert_dead
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
@@ -744,7 +752,8 @@ CREATE TABLE IF NOT EXISTS share_position (
     epoch       BIGINT NOT NULL,
     next_offset BIGINT NOT NULL,
     PRIMARY KEY (group_id, queue_id)
-) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'first offset that a share group has not finished in a queue';
 CREATE TABLE IF NOT EXISTS share_run (
     group_id     BIGINT         NOT NULL,
     queue_id     BIGINT         NOT NULL,
@@ -758,6 +767,7 @@ CREATE TABLE IF NOT EXISTS share_run (
     done         VARBINARY(128) NULL,
     PRIMARY KEY (group_id, queue_id, first_offset, end_offset)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+  COMMENT 'messages that members of share groups have leased'
 
 -- name: select_share_views
 SELECT h.queue_id, h.head, h.low, r.epoch, r.committed, p.epoch, p.next_offset

@@ -111,6 +111,7 @@ def test_long_work_says_where_it_is(queue: int, monkeypatch: pytest.MonkeyPatch)
         (("orders", "--all"), "Name topics, or give --all.", 1),
         (("nothing",), "Topic nothing does not exist.", 1),
         (("orders", "--since", "yesterday"), "must look like 2h", 1),
+        (("orders", "--rows-per-second", "-1"), "must be 0 (no limit) or more", 1),
         (("orders", "--rows-per-s", "-1"), "must be 0 (no limit) or more", 1),
     ],
 )

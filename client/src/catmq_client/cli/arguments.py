@@ -93,12 +93,24 @@ def seconds(text: str) -> float:
 
 def url(text: str) -> str:
     for part in urls(text):
-        split = urlsplit(part)
-        if split.scheme not in ("http", "https") or not split.hostname:
+        if not is_url(part):
             raise wrong(f"{part!r} is not a broker URL: give http://HOST:PORT, several with commas")
     if not urls(text):
         raise wrong("no broker URL in it: give http://HOST:PORT, several with commas")
     return text
+
+
+def is_url(text: str) -> bool:
+    """Return True for a URL of a broker.
+
+    >>> is_url("http://[::1]:8000"), is_url("http://[::1"), is_url("ftp://x"), is_url("http://x:port")
+    (True, False, False, False)
+    """
+    try:
+        split = urlsplit(text)
+        return split.scheme in {"http", "https"} and bool(split.hostname) and split.port != 0
+    except ValueError:  # a bracket without its other one, a port that is no number
+        return False
 
 
 def urls(text: str) -> list[str]:

@@ -19,11 +19,12 @@ from catmq_client.cli.verbs import Argument, Arguments
 ELSEWHERE = ("stopped", "stopped_queues", "max_messages_per_s", "max_bytes_per_s")
 # Options with another name than their setting's.
 NAMES = {
-    "session_timeout_ms": "--session-timeout-ms",
     "alarm_lag_s": "--alarm-age",
     "max_active_members": "--max-active",
     "fetch_max_wait_ms": "--max-wait",
 }
+# Former options of settings, in the setting's own unit.
+FORMER = {"session_timeout_ms": "--session-timeout-ms"}
 UNIT_MS = {"ms": 1, "s": 1_000, "seconds": 1_000}
 _DECLARED: dict[str, list[dict[str, Any]]] = json.loads(
     files("catmq_client.cli").joinpath("settings.json").read_text(encoding="utf-8")
@@ -41,10 +42,13 @@ def _option(one: dict[str, Any]) -> Argument:
         return Argument(flag, text(one), action=argparse.BooleanOptionalAction)
     if one["kind"] == "choice":
         return Argument(flag, text(one), choices=tuple(one["words"]))
-    metavar, kind = _value(one, flag)
+    metavar, kind = _value(one)
     if one["kind"] == "whole" and "null" in one:
         metavar, kind = f"{metavar}|none", or_none(kind)
-    return Argument(f"{flag} {metavar}", text(one), dest=one["name"], type=kind)
+    former: dict[str, Any] = {}
+    if one["name"] in FORMER:
+        former = {"old": FORMER[one["name"]], "old_type": whole(one["least"], one["most"])}
+    return Argument(f"{flag} {metavar}", text(one), dest=one["name"], type=kind, **former)
 
 
 def _flag(name: str) -> str:
@@ -58,7 +62,7 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _value(one: dict[str, Any], flag: str) -> tuple[str, Callable[[str], Any]]:
+def _value(one: dict[str, Any]) -> tuple[str, Callable[[str], Any]]:
     """Return the metavar and the kind of an option's value."""
     unit, least, most = one.get("unit", ""), one.get("least", 0), one["most"]
     if one["kind"] == "text":
@@ -70,9 +74,9 @@ def _value(one: dict[str, Any], flag: str) -> tuple[str, Callable[[str], Any]]:
         return "SPANS", lambda text: [each(part) for part in text.split(",")]
     if unit == "bytes":
         return "SIZE", size(least, most)
-    if unit in UNIT_MS and not flag.endswith("-ms"):
+    if unit in UNIT_MS:
         return "SPAN", span(least, most, _spans(least, most, unit), unit_ms=UNIT_MS[unit], units=_units(unit))
-    return {"days": "DAYS", "ms": "MS"}.get(unit, "N"), whole(least, most)
+    return {"days": "DAYS"}.get(unit, "N"), whole(least, most)
 
 
 def _units(unit: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from catmq_client.cli.connection import Brokers, Command, chosen
 from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, shares, subscriptions, topics
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
-from catmq_client.cli.verbs import Argument, Noun, Parser, Verb
+from catmq_client.cli.verbs import Argument, Noun, Parser, Verb, meant, with_form
 from catmq_client.errors import (
     AnswerLost,
     CatmqError,
@@ -101,7 +101,7 @@ CONNECTION = (
 
 @cache
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands, made once: that takes longer than a short command."""
+    """Make the parser of all commands, once in a process."""
     # Before or after the command alike: an absent option behind it hides no earlier value.
     common = argparse.ArgumentParser(add_help=False)
     whole = Parser(
@@ -136,8 +136,15 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     if len(left) == 1 and getattr(args, "message", "") is None and (left[0] == "-" or left[0][:1] != "-"):
         args.message = left.pop()
     if left:
-        whole.error(f"unrecognized arguments: {' '.join(left)}")
-    return args
+        close = meant(left[0].partition("=")[0], flags(args.parser)) if left[0].startswith("-") else ""
+        args.parser.error(f"unrecognized arguments: {' '.join(left)}{close}")
+    return with_form(args)
+
+
+def flags(command: argparse.ArgumentParser) -> list[str]:
+    """Return the options that the help of a command lists."""
+    shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
+    return [flag for action in shown for flag in action.option_strings]
 
 
 def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
@@ -176,7 +183,8 @@ def ended(args: argparse.Namespace, brokers: Brokers) -> int:
     except KeyboardInterrupt:
         note("catmq: interrupted")
     except OSError as error:
-        note(f"catmq: {error}")
+        named = f"{error.filename}: " if error.filename else ""
+        note(f"catmq: {named}{error.strerror or error}")
     return FAILED
 
 

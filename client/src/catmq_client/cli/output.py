@@ -1,15 +1,24 @@
-"""Output of commands: tables for people, one JSON object a line for programs, notes on standard error."""
+"""Output of commands: tables for people, lines for programs, notes and progress on standard error."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from catmq_client.cli.forms import PLAIN, Form, Format, Paint, coloured, is_table, paint, printable
+
 MISSING = "-"  # how a table shows that there is no value
+PROGRAM = "catmq:"  # what errors begin with
+PROGRESS_S = 0.5
+CLEAR_LINE = "\r\x1b[K"
 
 # What a column shows of a row: a field, or what a function makes of the row. By heading.
 Column = str | Callable[[Any], object]
@@ -50,9 +59,26 @@ def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def line_of(row: Mapping[str, Any], body: bytes, form: str) -> bytes:
-    """Return the line that `--output json` or `--output body` prints for a message."""
-    return json_line(row) if form == "json" else body + b"\n"
+class MessageLines:
+    """Messages, printed as they come; a table's heading stands before the first."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        # Of fixed width: the next message is not known yet.
+        self._layout = Layout(list(MESSAGE), MESSAGE_WIDTHS, [False] * len(MESSAGE), paint(form, sys.stdout))
+        self._before = self._layout.heading().encode() if is_table(form) else b""
+
+    def write(self, row: Mapping[str, Any], body: bytes) -> None:
+        """Print one. Raises BrokenPipeError when nobody reads."""
+        write(self._before + self._line(row, body))
+        self._before = b""
+
+    def _line(self, row: Mapping[str, Any], body: bytes) -> bytes:
+        if isinstance(self._form, Format):
+            return self._form.line(row, body)
+        if is_table(self._form):
+            return self._layout.row([cell(value) for value in values(row, MESSAGE)]).encode()
+        return json_line(row) if self._form == "json" else body + b"\n"
 
 
 def write(line: bytes) -> None:
@@ -70,9 +96,41 @@ def show(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Write something that is not the result to standard error."""
+    """Write something that is not the result to standard error; an error's first word is red there."""
+    if text.startswith(PROGRAM) and coloured(sys.stderr):
+        text = Paint(on=True).text(PROGRAM, "red") + text.removeprefix(PROGRAM)
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+class Progress:
+    """One line on a terminal that tells how far a command is; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._told_at = time.monotonic()
+        self._shown = False
+
+    def due(self) -> bool:
+        """Return True if it is time to tell something."""
+        return self._on and time.monotonic() - self._told_at >= PROGRESS_S
+
+    def tell(self, text: str) -> None:
+        """Show the text in place of the former one, if that is due."""
+        if self.due():
+            self._told_at, self._shown = time.monotonic(), True
+            self._put(text)
+
+    def end(self) -> None:
+        """Take the line away, before anything else is written."""
+        if self._shown:
+            self._shown = False
+            self._put("")
+
+    def _put(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(f"{CLEAR_LINE}{text}")
+            sys.stderr.flush()
 
 
 def cell(value: object) -> str:
@@ -80,10 +138,10 @@ def cell(value: object) -> str:
         return MISSING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
+    return printable(str(value))
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Paint = PLAIN) -> str:
     """Return rows in columns as wide as they need; numbers to the right.
 
     >>> print(table(["NAME", "LAG"], [["orders", 7], ["refunds", None]]), end="")
@@ -99,20 +157,26 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     ]
     lines = [list(headings), *([cell(value) for value in row] for row in kept)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(headings))]
-    return "".join(aligned(line, widths, numeric) for line in lines)
+    layout = Layout(headings, widths, numeric, colours)
+    return layout.heading() + "".join(layout.row(line) for line in lines[1:])
 
 
-def rows_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> str:
-    return table(list(columns), (values(row, columns) for row in rows))
+def rows_table(rows: Iterable[Mapping[str, Any]], columns: Columns, colours: Paint = PLAIN) -> str:
+    return table(list(columns), (values(row, columns) for row in rows), colours)
 
 
-def print_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, form: str) -> None:
-    """Print rows of the API as a table, or with form "json" as one object a line."""
-    if form != "json":
-        show(rows_table(rows, columns))
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, form: Form) -> None:
+    """Print rows of the API as a table, or each on a line, as JSON or in a FORMAT."""
+    if is_table(form):
+        show(rows_table(rows, columns, paint(form, sys.stdout)))
         return
     for row in rows:
-        print_json(row)
+        print_row(row, form)
+
+
+def print_row(row: Mapping[str, Any], form: Form) -> None:
+    """Print one row on a line."""
+    write(form.line(row) if isinstance(form, Format) else json_line(row))
 
 
 def values(row: Mapping[str, Any], columns: Columns) -> list[object]:
@@ -139,19 +203,42 @@ def span(field: str) -> Column:
     return lambda row: duration(row.get(field))
 
 
-def aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    cells = [
-        text.rjust(width) if right else text.ljust(width)
-        for text, width, right in zip(line, widths, numeric, strict=True)
-    ]
-    return "  ".join(cells).rstrip() + "\n"
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table."""
+
+    headings: Sequence[str]
+    widths: Sequence[int]
+    numeric: Sequence[bool]  # to the right
+    colours: Paint
+
+    def heading(self) -> str:
+        """Return the first line."""
+        return self._line([self.colours.text(text, "bold") for text in self._padded(self.headings)])
+
+    def row(self, cells: Sequence[str]) -> str:
+        """Return the line of a row."""
+        padded = self._padded(cells)
+        return self._line(list(map(self.colours.value, self.headings, padded)))
+
+    def _padded(self, cells: Sequence[str]) -> list[str]:
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(cells, self.widths, self.numeric, strict=True)
+        ]
+        return [*padded[:-1], padded[-1].rstrip()]
+
+    def _line(self, cells: Sequence[str]) -> str:
+        return "  ".join(cells).rstrip() + "\n"
 
 
-def facts(row: Mapping[str, Any], columns: Columns) -> str:
+def facts(row: Mapping[str, Any], columns: Columns, colours: Paint = PLAIN) -> str:
     """Return one thing as text, a name and a value a line."""
     kept = [(name.lower(), cell(value)) for name, value in zip(columns, values(row, columns), strict=True)]
     width = max(len(name) for name, _ in kept)
-    return "".join(f"{name.ljust(width)}  {value}\n" for name, value in kept)
+    return "".join(
+        f"{colours.text(name.ljust(width), 'dim')}  {colours.value(name, value)}\n" for name, value in kept
+    )
 
 
 def moment(at_ms: int | None) -> str | None:
@@ -177,3 +264,13 @@ def duration(span_ms: int | None) -> str | None:
     if seconds < 86400:
         return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
     return f"{seconds // 86400}d{seconds % 86400 // 3600:02d}h"
+
+
+MESSAGE: Columns = {
+    "STORED": at("stored_at_ms"),
+    "MESSAGE": lambda row: f"{row['queue']}-{row['offset']}",
+    "KEY": "key",
+    "TAG": "tag",
+    "BODY": lambda row: row.get("body", row.get("body_base64")),
+}
+MESSAGE_WIDTHS = (20, 10, 14, 8, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -17,18 +17,25 @@ from typing import Any
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import whole
 from catmq_client.cli.connection import Brokers, Command
-from catmq_client.cli.output import Columns, note, print_json, print_rows, show
+from catmq_client.cli.forms import MESSAGE_FIELDS, Format, Paint, is_table, paint
+from catmq_client.cli.output import Columns, note, print_row, print_rows, show
 from catmq_client.errors import OptionError
 
 # A call of the management API with the arguments of a command.
 Call = Callable[[Admin, argparse.Namespace], Any]
+# Writes an answer as a page for people, in colours.
+Page = Callable[[Any, Paint], str]
 
 
 class Argument:
-    """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME"; `form` is argparse's."""
+    """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME"; `form` is argparse's.
 
-    def __init__(self, words: str, text: str | None = None, **form: Any) -> None:
+    `old`: a former name of an option; it works, and no help lists it. `old_type`: its type, if that differs.
+    """
+
+    def __init__(self, words: str, text: str | None = None, *, old: str = "", **form: Any) -> None:
         self.flag, _, metavar = words.partition(" ")
+        self.old, self.old_type = old, form.pop("old_type", None)
         self.dest: str = form.get("dest") or self.flag.lstrip("-").replace("-", "_").lower()
         self.form = {"help": text, **form}
         if not self.flag.startswith("-"):
@@ -41,6 +48,10 @@ class Argument:
     def add(self, parser: argparse._ActionsContainer) -> None:
         if self.flag.startswith("-"):
             parser.add_argument(self.flag, **self.form)
+            if self.old:
+                former = {"help": argparse.SUPPRESS, "dest": self.dest, "default": argparse.SUPPRESS}
+                former |= {"type": self.old_type} if self.old_type else {}
+                parser.add_argument(self.old, **{**self.form, **former})
         else:
             parser.add_argument(self.dest, metavar=self.flag, **self.form)
 
@@ -81,7 +92,7 @@ class Verb:
         made = add_parser(parsers, self, parents=[common])
         for argument in self.arguments:
             argument.add(made)
-        made.set_defaults(command=self.run, usage=made.error)
+        made.set_defaults(command=self.run, parser=made)
 
 
 @dataclass(frozen=True)
@@ -110,16 +121,53 @@ class Parser(argparse.ArgumentParser):
     """A parser that answers a wrong word with those that help lists, and with the one that was meant."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is None or value in action.choices:
+        if action.choices is None or isinstance(value, Format) or value in action.choices:
             return
         words = [str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):
             words = [listed.dest for listed in action._choices_actions]
-        close = difflib.get_close_matches(str(value), words, n=1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        raise argparse.ArgumentError(
-            action, f"invalid choice: {value!r} (choose from {', '.join(words)}){meant}"
+        form = ", or a FORMAT in braces" if str(action.metavar).endswith("FORMAT") else ""
+        told = f"invalid choice: {value!r} (choose from {', '.join(words)}{form}){meant(str(value), words)}"
+        raise argparse.ArgumentError(action, told)
+
+
+def meant(text: str, words: Iterable[str]) -> str:
+    """Return the question for the word that was meant, '' if none is close.
+
+    >>> meant("tabel", ["table", "json"]), meant("x", ["table"])
+    ('; did you mean table?', '')
+    """
+    close = difflib.get_close_matches(text, list(words), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+class Output(Argument):
+    """`--output` of a command: pretty is the default on a terminal, the first of `forms` elsewhere.
+
+    `known`: the fields that a FORMAT may have, if they are known before there is a row.
+    """
+
+    def __init__(self, *forms: str, known: Collection[str] = (), example: str = "{name} {state}") -> None:
+        choices = list(dict.fromkeys(["pretty", "table", "json", *forms]))
+        self._piped = forms[0]
+        super().__init__(
+            f"--output {'|'.join(choices)}|FORMAT",
+            f"format (default pretty on a terminal, else {forms[0]}); FORMAT: fields of the JSON, "
+            f"such as '{example}'",
+            choices=choices,
+            type=lambda text: Format(text, known) if "{" in text else text,
         )
+
+    def add(self, parser: argparse._ActionsContainer) -> None:
+        super().add(parser)
+        parser.set_defaults(piped=self._piped)
+
+
+def with_form(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments with the form of output that was not given."""
+    if getattr(args, "piped", "") and args.output is None:
+        args.output = "pretty" if sys.stdout.isatty() else args.piped
+    return args
 
 
 NAME, GROUP, TOPIC = Argument("NAME"), Argument("GROUP"), Argument("TOPIC")
@@ -128,22 +176,17 @@ DRY_RUN = Argument("--dry-run", "show the changes without making them")
 QUEUES = Argument("--queue QUEUE", "only this queue (repeatable)", type=whole(1), action="append")
 
 
-def limit(default: int, most: int | None = None) -> Argument:
-    text = f"maximum rows (default {default})"
-    return Argument("--limit N", text, type=whole(1, most), default=default)
+def limit(default: int, most: int | None = None, *, what: str = "rows", old: str = "") -> Argument:
+    text = f"maximum {what} (default {default})"
+    return Argument("--limit N", text, type=whole(1, most), default=default, old=old)
 
 
 def search(plural: str) -> Argument:
     return Argument("--search TEXT", f"only {plural} whose name contains TEXT")
 
 
-def output(*forms: str) -> Argument:
-    """Return `--output`; the first form is the default, and json always is one."""
-    choices = list(dict.fromkeys([*forms, "json"]))
-    return Argument("--output", f"format (default {choices[0]})", choices=choices, default=choices[0])
-
-
-TABLE = output("table")
+TABLE = Output("table")
+MESSAGES = Output("json", "body", known=MESSAGE_FIELDS, example="{key} {body}")
 
 
 def listing(name: str, text: str, arguments: Arguments, call: Call, *, columns: Columns) -> Verb:
@@ -157,15 +200,15 @@ def listing(name: str, text: str, arguments: Arguments, call: Call, *, columns: 
     return Verb(name, text, (*arguments, TABLE), run)
 
 
-def detail(name: str, text: str, arguments: Arguments, call: Call, *, page: Callable[[Any], str]) -> Verb:
-    """A verb that prints the answer of a call: as `page` writes it, or as a JSON object."""
+def detail(name: str, text: str, arguments: Arguments, call: Call, *, page: Page) -> Verb:
+    """A verb that prints the answer of a call: as `page` writes it, or as a JSON object or FORMAT."""
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
         answer = call(brokers.admin(), args)
-        if args.output == "json":
-            print_json(answer)
+        if is_table(args.output):
+            show(page(answer, paint(args.output, sys.stdout)))
         else:
-            show(page(answer))
+            print_row(answer, args.output)
         return 0
 
     return Verb(name, text, (*arguments, TABLE), run)

@@ -7,8 +7,11 @@ from typing import Any
 
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import whole
+from catmq_client.cli.connection import Brokers
+from catmq_client.cli.forms import Paint
 from catmq_client.cli.output import Columns, at, facts, fields
 from catmq_client.cli.verbs import NAME, Argument, Noun, Verb, action, detail, listing
+from catmq_client.cli.wait import waited
 from catmq_client.errors import OptionError
 
 NODE: Columns = {
@@ -27,9 +30,26 @@ NODES = listing(
     lambda admin, _: admin.nodes(),
     columns=NODE,
 )
-BROKERS = listing(
+LISTED = listing(
     "brokers", "list the brokers that clients may use", (), lambda admin, _: admin.brokers(), columns=BROKER
 )
+
+
+def list_brokers(args: argparse.Namespace, brokers: Brokers) -> int:
+    """List the brokers; with `--wait` as soon as one of them answers."""
+    if args.wait and not waited(lambda: answers(brokers.admin()), goes_on="no broker has answered"):
+        return 1
+    return LISTED.run(args, brokers)
+
+
+def answers(admin: Admin) -> str:
+    """Ask a broker, and return nothing more to be done if it answers."""
+    list(admin.brokers())
+    return ""
+
+
+UNTIL = Argument("--wait", "wait until a broker answers")
+BROKERS = Verb(LISTED.name, LISTED.help, (UNTIL, *LISTED.arguments), list_brokers)
 BROKER_NOUN = Noun(
     "broker",
     "drain, enable, forget brokers",
@@ -83,11 +103,13 @@ def quota(kind: str, text: str) -> Verb:
             raise OptionError("this broker is older and has no quotas")
         return {"name": found["name"], **{field: found[field] for field in given}}
 
-    def page(found: Any) -> str:
+    def page(found: Any, colours: Paint) -> str:
         shown = {
             option: "no limit" if found[field] is None else found[field] for option, field in QUOTAS.items()
         }
-        return facts({**found, **shown}, {kind: "name", "messages/s": "messages", "bytes/s": "bytes"})
+        return facts(
+            {**found, **shown}, {kind: "name", "messages/s": "messages", "bytes/s": "bytes"}, colours
+        )
 
     return detail(
         kind, f"show or set {text}, for all brokers together", (NAME, *QUOTA_OPTIONS), call, page=page

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
+from catmq_client.admin.dead_letters import Redrive
 from catmq_client.cli.arguments import whole
 from catmq_client.cli.connection import Brokers
+from catmq_client.cli.forms import is_table, paint
 from catmq_client.cli.output import (
     Columns,
     at,
@@ -19,6 +22,7 @@ from catmq_client.cli.output import (
     show,
 )
 from catmq_client.cli.verbs import GROUP, TABLE, YES, Argument, Noun, Verb, action, confirmed, limit, listing
+from catmq_client.cli.wait import WAIT, waited
 from catmq_client.errors import OptionError
 
 ERROR_CHARS = 60  # of an error in a table
@@ -101,11 +105,27 @@ def chosen(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
-    made = brokers.admin().dead_letters.redrive(args.group, to=args.to, rate=args.rate, **chosen(args))
+    """Begin a redrive; with `--wait` return when it has ended, 1 unless it is done."""
+    letters = brokers.admin().dead_letters
+    made = letters.redrive(args.group, to=args.to, rate=args.rate, **chosen(args))
+    stop = f"stop it: catmq dlq stop {args.group} {made['id']}"
+    if args.wait:
+        goes_on = f"the redrive goes on; {stop}"
+        if not waited(lambda: left(letters.redrive_state(args.group, made["id"])), goes_on=goes_on):
+            return 1
+        made = letters.redrive_state(args.group, made["id"])
     print_rows([made], REDRIVES, args.output)
-    note(f"progress: catmq dlq redrives {args.group}")
-    note(f"stop it: catmq dlq stop {args.group} {made['id']}")
-    return 0
+    if made["state"] == "running":
+        note(f"progress: catmq dlq redrives {args.group}")
+        note(stop)
+    return 0 if made["state"] in {"running", "done"} else 1
+
+
+def left(found: Redrive) -> str:
+    """Return how far a redrive is, '' when it has ended."""
+    detail = f"; {found['detail']}" if found["detail"] else ""
+    done = f"{found['redriven']} of {found['total']} redriven{detail}"
+    return done if found["state"] == "running" else ""
 
 
 def drop(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -119,9 +139,10 @@ def drop(args: argparse.Namespace, brokers: Brokers) -> int:
 def list_waiting(args: argparse.Namespace, brokers: Brokers) -> int:
     """List what waits for a retry, as tables or one object a line."""
     found = brokers.admin().dead_letters.failed(args.group, topic=args.topic, limit=args.limit)
-    if args.output != "json":
-        show(rows_table(found["topics"], RETRY_TOPICS) + ("\n" if found["messages"] else ""))
-    if args.output == "json" or found["messages"]:
+    if is_table(args.output):
+        topics = rows_table(found["topics"], RETRY_TOPICS, paint(args.output, sys.stdout))
+        show(topics + ("\n" if found["messages"] else ""))
+    if not is_table(args.output) or found["messages"]:
         print_rows(found["messages"], WAITING, args.output)
     note_away(found["away"])
     return 0
@@ -143,7 +164,10 @@ NOUN = Noun(
         Verb("summary", "count dead letters by kind of error", (GROUP, ONLY_TOPIC, TABLE), summarize),
         Verb("show", "show a dead letter with headers and body", (GROUP, ID), show_one),
         Verb(
-            "redrive", "redrive dead letters, in the background", (GROUP, *CHOICE, TO, RATE, TABLE), redrive
+            "redrive",
+            "redrive dead letters, in the background",
+            (GROUP, *CHOICE, TO, RATE, WAIT, TABLE),
+            redrive,
         ),
         listing(
             "redrives",

@@ -11,6 +11,7 @@ from catmq_client.admin.calls import PAGE
 from catmq_client.admin.shapes import Group, Rebalance
 from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.declared import options
+from catmq_client.cli.forms import Paint, is_table
 from catmq_client.cli.output import (
     Columns,
     at,
@@ -40,6 +41,7 @@ from catmq_client.cli.verbs import (
     search,
     settings,
 )
+from catmq_client.cli.wait import WAIT, waited
 from catmq_client.errors import NotFound
 
 MODE = Argument(
@@ -115,12 +117,12 @@ def longest_pause(row: Rebalance) -> int | None:
     return max((move["pause_ms"] for move in row["moves"] if move["pause_ms"] is not None), default=None)
 
 
-def page(group: Group) -> str:
+def page(group: Group, colours: Paint) -> str:
     """Return what `catmq group show` prints."""
     parts = (
-        facts(group, {**FACTS, **(SHARE_FACTS if group["mode"] == "share" else {})}),
-        rows_table(group["subscriptions"], SUBSCRIPTIONS),
-        rows_table(group["members"], MEMBERS),
+        facts(group, {**FACTS, **(SHARE_FACTS if group["mode"] == "share" else {})}, colours),
+        rows_table(group["subscriptions"], SUBSCRIPTIONS, colours),
+        rows_table(group["members"], MEMBERS, colours),
     )
     return "\n".join(parts)
 
@@ -183,13 +185,27 @@ def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, sto
 
 
 def rebalance(args: argparse.Namespace, brokers: Brokers) -> int:
-    plan: Any = brokers.admin().rebalance(args.name, dry_run=args.dry_run)
+    """Rebalance a group; with `--wait` return when the new owners read."""
+    admin = brokers.admin()
+    plan: Any = admin.rebalance(args.name, dry_run=args.dry_run)
     about = {"group": args.name, "dry_run": plan["dry_run"], "generation": plan["generation"]}
     print_rows(({**about, **move} for move in plan["moves"]), PLANNED, args.output)
-    if args.output != "json":
+    if is_table(args.output):
         moved = f"{len(plan['moves'])} queues moved; generation {plan['generation']}"
         note("nothing moved (--dry-run)" if args.dry_run else moved)
+    if args.wait and not args.dry_run and plan["moves"]:
+        goes_on = "the queues move all the same"
+        return 0 if waited(lambda: moving(admin, args.name, plan["generation"]), goes_on=goes_on) else 1
     return 0
+
+
+def moving(admin: Admin, group: str, generation: int) -> str:
+    """Return how many queues of a rebalance still pause, '' for none; a later rebalance ends the wait."""
+    newest = next(iter(admin.rebalances(group, page=1)), None)
+    if newest is None or newest["generation"] != generation:
+        return ""
+    paused = sum(move["pause_ms"] is None and move["to"] is not None for move in newest["moves"])
+    return f"{paused} of {len(newest['moves'])} queues wait for their new member" if paused else ""
 
 
 NOUN = Noun(
@@ -246,7 +262,7 @@ NOUN = Noun(
             switch(stopped=False),
             old="start",
         ),
-        Verb("rebalance", "rebalance a group's queues now", (NAME, DRY_RUN, TABLE), rebalance),
+        Verb("rebalance", "rebalance a group's queues now", (NAME, DRY_RUN, WAIT, TABLE), rebalance),
         listing(
             "rebalances",
             "list rebalances of a group, newest first",

@@ -12,11 +12,12 @@ from typing import Any
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import given
 from catmq_client.admin.shapes import GroupLag, Moves, Progress
-from catmq_client.cli.arguments import POSITIONS, Target, target, whole
+from catmq_client.cli.arguments import POSITIONS, Target, target
 from catmq_client.cli.connection import Brokers
+from catmq_client.cli.forms import is_table
 from catmq_client.cli.output import Columns, at, duration, fields, note, print_rows, span
 from catmq_client.cli.stop import until_stopped
-from catmq_client.cli.verbs import DRY_RUN, GROUP, QUEUES, TABLE, Argument, Noun, Verb, listing
+from catmq_client.cli.verbs import DRY_RUN, GROUP, QUEUES, TABLE, Argument, Noun, Verb, limit, listing
 
 RESET = Argument(
     "RESET",
@@ -26,8 +27,7 @@ RESET = Argument(
 TO = Argument("--to POSITION", POSITIONS, type=target, required=True)
 ONLY_TOPIC = Argument("TOPIC", "only this topic (default: all subscribed)", nargs="?")
 INSTANCE = Argument("--instance NAME", "only this instance of a broadcasting group")
-STOP = Argument("--stop", "pause the group during the reset")
-MAX = Argument("--max N", "maximum rows (default 50)", dest="limit", type=whole(1), default=50)
+PAUSE = Argument("--pause", "pause the group during the reset", old="--stop")
 
 WATCH = Argument("--watch", "show it again every 2 s, until Ctrl-C")
 WATCH_S = 2.0
@@ -60,7 +60,7 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
         return show_positions(admin, args)
 
     def again() -> bool:
-        if sys.stdout.isatty() and args.output == "table":
+        if sys.stdout.isatty() and is_table(args.output):
             sys.stdout.write(CLEAR)
         note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {WATCH_S:.0f} s until Ctrl-C")
         show_positions(admin, args)
@@ -76,7 +76,7 @@ def show_positions(admin: Admin, args: argparse.Namespace) -> int:
     instances = fields("instance") if any(row.get("instance") for row in rows) else {}
     leased = LEASED if any(row.get("in_flight") is not None for row in rows) else {}
     print_rows(rows, {**BEFORE, **instances, **AFTER, **leased}, args.output)
-    if args.output == "json":
+    if not is_table(args.output):
         return 0
     note(f"{lag['group']}: {'unknown' if lag['lag'] is None else lag['lag']} messages unread{oldest(lag)}")
     found = lag.get("progress")
@@ -139,7 +139,7 @@ def show_moves(args: argparse.Namespace, answer: Moves) -> int:
     about = given({name: getattr(args, name, None) for name in ("group", "topic", "instance")})
     about |= {"dry_run": args.dry_run, **given({"reset": answer.get("reset")})}
     print_rows(({**about, **move} for move in answer["moves"]), MOVED, args.output)
-    if args.output == "json":
+    if not is_table(args.output):
         return 0
     for move in answer["moves"]:
         if move.get("asked") is not None:
@@ -161,7 +161,7 @@ def effects(move: Any) -> str | None:
 @contextmanager
 def paused(admin: Admin, args: argparse.Namespace) -> Iterator[Admin]:
     """Keep the group paused meanwhile, if that is wanted."""
-    if not args.stop or args.dry_run or admin.group(args.group)["stopped"]:
+    if not args.pause or args.dry_run or admin.group(args.group)["stopped"]:
         yield admin
         return
     admin.change_group(args.group, stopped=True)
@@ -179,14 +179,14 @@ NOUN = Noun(
         Verb(
             "reset",
             "reset the offsets of a group, also while it is running",
-            (GROUP, ONLY_TOPIC, TO, QUEUES, INSTANCE, STOP, DRY_RUN, TABLE),
+            (GROUP, ONLY_TOPIC, TO, QUEUES, INSTANCE, PAUSE, DRY_RUN, TABLE),
             reset,
         ),
         Verb("undo", "undo a reset", (GROUP, RESET, DRY_RUN, TABLE), undo),
         listing(
             "history",
             "list resets of a group, newest first",
-            (GROUP, MAX),
+            (GROUP, limit(50, old="--max")),
             lambda admin, args: (
                 {"group": args.group, **row}
                 for row in admin.offset_moves(args.group, page=min(args.limit, 1000))

@@ -71,7 +71,7 @@ NOUN = Noun(
             "show the settings of a subscription",
             (GROUP, TOPIC),
             lambda admin, args: admin.subscription(args.group, args.topic),
-            page=lambda found: facts(found, FACTS),
+            page=lambda found, colours: facts(found, FACTS, colours),
         ),
         settings(
             "change settings; running members apply them at once",

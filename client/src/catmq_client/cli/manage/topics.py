@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Collection
 from typing import Any
 
 from catmq_client.admin.api import Admin
@@ -10,6 +12,7 @@ from catmq_client.admin.shapes import LayoutChange, QueueState, Unread
 from catmq_client.cli.arguments import MAX_QUEUES, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.declared import options
+from catmq_client.cli.forms import Form, Paint, is_table, paint
 from catmq_client.cli.manage import topic_sql
 from catmq_client.cli.output import (
     MISSING,
@@ -18,7 +21,7 @@ from catmq_client.cli.output import (
     facts,
     fields,
     note,
-    print_json,
+    print_row,
     print_rows,
     rows_table,
     show,
@@ -38,13 +41,14 @@ from catmq_client.cli.verbs import (
     search,
     settings,
 )
+from catmq_client.cli.wait import WAIT, waited
 
 COUNT = Argument("--queues N", "queues (default 4)", type=whole(1, MAX_QUEUES), default=4)
 MORE = Argument("--queues N", "queues to add", type=whole(1, MAX_QUEUES), required=True)
 NODE = Argument("--node NODE", "node of the new queues (default: spread over the nodes)")
 CLOSED = OneOf(
     Argument("--queue QUEUE", "close this queue (repeatable)", type=whole(1), action="append"),
-    Argument("--count N", "close N queues, the newest first", type=whole(1, MAX_QUEUES)),
+    Argument("--queues N", "close N queues, the newest first", type=whole(1, MAX_QUEUES), old="--count"),
 )
 ONE = Argument("QUEUE", "only this queue", nargs="?", type=whole(1))
 STATE = Argument("--state", "close the queue for sends, or open it", choices=("read_only", "read_write"))
@@ -92,21 +96,37 @@ def expand(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def shrink(args: argparse.Namespace, brokers: Brokers) -> int:
-    change = brokers.admin().shrink_topic(
-        args.name, queues=args.queue, count=args.count, dry_run=args.dry_run
-    )
+    admin = brokers.admin()
+    change = admin.shrink_topic(args.name, queues=args.queue, count=args.queues, dry_run=args.dry_run)
     show_change(change, args.output, "would drain" if change["dry_run"] else "drains")
-    return 0
+    if not args.wait or change["dry_run"]:
+        return 0
+    closed = {row["queue"] for row in change["queues"] if row["queue"] is not None}
+    goes_on = f"the queues drain all the same; see them: catmq topic queue {args.name}"
+    return 0 if waited(lambda: draining(admin, args.name, closed), goes_on=goes_on) else 1
 
 
-def show_change(change: LayoutChange, form: str, verb: str) -> None:
+def draining(admin: Admin, topic: str, closed: Collection[int]) -> str:
+    """Return what is unread in closed queues, '' when all of them are retired."""
+    rest = [row for row in admin.queues(topic) if row["queue"] in closed and row["draining"]]
+    unread = sum(one["messages"] or 0 for row in rest for one in row["unread"])
+    return f"{len(rest)} queues drain, {unread} messages unread" if rest else ""
+
+
+def page(topic: Any, colours: Paint) -> str:
+    """Return what `catmq topic show` prints."""
+    return f"{facts(topic, FACTS, colours)}\n{rows_table(topic['queues'], QUEUES, colours)}"
+
+
+def show_change(change: LayoutChange, form: Form, verb: str) -> None:
     """Show the changed queues, what is unread where keys leave, and in words how many keys move."""
-    if form == "json":
-        print_json(change)
+    if not is_table(form):
+        print_row(change, form)
         return
     print_rows(change["queues"], LAYOUT, form)
     if change["unread"]:
-        show("\n" + rows_table(change["unread"], {"GROUP": "group", "UNREAD": "messages"}))
+        colours = paint(form, sys.stdout)
+        show("\n" + rows_table(change["unread"], {"GROUP": "group", "UNREAD": "messages"}, colours))
     count = len(change["queues"])
     share = f"{100 * change['moved_share']:.1f} % of the keys"
     moving = f"{share} {'would move' if change['dry_run'] else 'move'} to other queues"
@@ -160,7 +180,7 @@ NOUN = Noun(
             "show a topic and its queues",
             (NAME,),
             lambda admin, args: admin.topic(args.name),
-            page=lambda topic: f"{facts(topic, FACTS)}\n{rows_table(topic['queues'], QUEUES)}",
+            page=page,
         ),
         action(
             "delete",
@@ -181,7 +201,7 @@ NOUN = Noun(
         Verb(
             "shrink",
             "close queues of a topic; they are retired when all groups have read them",
-            (NAME, CLOSED, DRY_RUN, TABLE),
+            (NAME, CLOSED, DRY_RUN, WAIT, TABLE),
             shrink,
         ),
         Verb(

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from catmq_client import Consumer, ShareConsumer, ShareMessage
-from catmq_client.cli.arguments import seconds, whole
+from catmq_client.cli.arguments import seconds, span, whole
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import line_of, message_row, note, write
+from catmq_client.cli.output import MessageLines, message_row, note
 from catmq_client.cli.stop import Stop, Stopped
-from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
+from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb
 from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed, OptionError
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message
@@ -26,6 +26,7 @@ IDLE = 3  # exit code: --idle-timeout passed without a single message
 LOOK_S = 0.25  # how often a waiting command looks at its signals and its clock
 AWAY_S = 120.0  # with --idle-timeout: for how long brokers and nodes may not answer
 CLOSE_S = 10.0  # for how long the last commit is tried when brokers are away
+SESSION_MS = (2_000, 300_000)
 MAX_WAIT_MS = 30_000  # longest wait of a pull at the broker
 TOOL = "catmq-cli/"  # a group that it makes raises no alarm once it has left
 PULLS = ("/pull", "/share")  # how the paths of requests end that may bring messages
@@ -144,12 +145,13 @@ class Printer:
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
         self._args = args
         self._watch = watch
+        self._lines = MessageLines(args.output)
         self._last = time.monotonic()
         self.printed = 0
         self.idle = False
 
     def run(self, consumer: Consumer | ShareConsumer, stop: Stop) -> None:
-        """Print until --max, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
+        """Print until --limit, --idle-timeout or a signal, and commits; BrokenPipeError: nobody reads.
 
         One message at a time: asking for the next tells the consumer that this one's line is flushed. So
         when a line does not go out, closing the consumer commits those before it.
@@ -170,12 +172,12 @@ class Printer:
         row = message_row(message.topic, {**fields, "body_bytes": message.body})
         if isinstance(message, ShareMessage):
             row["deliveries"] = message.deliveries
-        write(line_of(row, message.body, self._args.output))
+        self._lines.write(row, message.body)
         self.printed += 1
         self._last = time.monotonic()
 
     def _enough(self) -> bool:
-        return self._args.max is not None and self.printed >= self._args.max
+        return self._args.limit is not None and self.printed >= self._args.limit
 
     def _is_idle(self) -> bool:
         limit_s = self._args.idle_timeout
@@ -213,14 +215,17 @@ CONSUME = Verb(
             "otherwise the member keeps its queues over a quick restart",
         ),
         Argument(
-            "--session-timeout-ms MS",
-            "session timeout of a new group (default 15000)",
-            type=whole(2_000, 300_000),
+            "--session-timeout SPAN",
+            "session timeout of a new group (default 15s)",
+            type=span(*SESSION_MS, "a span like 15s or 500ms, from 2s to 5m"),
+            dest="session_timeout_ms",
+            old="--session-timeout-ms",
+            old_type=whole(*SESSION_MS),
         ),
         Argument("--share", "share the messages of each queue with other members (a share group)"),
-        Argument("--max N", "end after N messages", type=whole(1)),
+        Argument("--limit N", "end after N messages", type=whole(1), old="--max"),
         Argument("--idle-timeout SECONDS", "end after this many seconds without a message", type=seconds),
-        output("json", "body"),
+        MESSAGES,
     ),
     consume,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from catmq_client.cli.connection import Brokers
+from catmq_client.cli.forms import is_table
 from catmq_client.cli.output import Columns, at, note, plain, print_rows
 from catmq_client.cli.verbs import TABLE, TOPIC, Argument, Verb, limit
 
@@ -20,7 +21,7 @@ WAITING: Columns = {
 def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
     found = brokers.admin().delayed(args.topic, after=args.after, limit=args.limit)
     rows = found["messages"]
-    if args.output == "json":
+    if not is_table(args.output):
         rows = [plain(one) for one in rows]
     print_rows(rows, WAITING, args.output)
     more = f"; next page: --after {found['next']}" if found["next"] else ""

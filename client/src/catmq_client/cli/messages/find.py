@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import suppress
 
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import Target, header, target, whole, wrong
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import line_of, message_row, note, write
-from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
+from catmq_client.cli.output import MessageLines, Progress, message_row, note
+from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb, limit
 from catmq_client.errors import OptionError
 
 MOST = 1000  # messages a request
-TELL_EVERY_S = 2.0
 
 
 def moment(text: str) -> Target:
-    found = target(text)
-    if found.to != "time":
-        raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)")
-    return found
+    with suppress(argparse.ArgumentTypeError):
+        found = target(text)
+        if found.to == "time":
+            return found
+    raise wrong(f"{text!r}: give a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)")
 
 
 def find(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -29,18 +30,18 @@ def find(args: argparse.Namespace, brokers: Brokers) -> int:
     if not wanted:
         raise OptionError("give a condition: --key, --tag, --trace-id, --header, --contains, --from or --to")
     found = scanned = 0
-    after, told_at = args.after, time.monotonic()
+    after, lines, progress = args.after, MessageLines(args.output), Progress()
     while True:
-        limit = min(MOST, args.max - found)
-        look = admin.find(args.topic, after=after, queue=args.queue, limit=limit, **wanted)
+        most = min(MOST, args.limit - found)
+        look = admin.find(args.topic, after=after, queue=args.queue, limit=most, **wanted)
+        progress.end()
         for message in look["messages"]:
-            write(line_of(message_row(args.topic, message), message["body_bytes"], args.output))
+            lines.write(message_row(args.topic, message), message["body_bytes"])
         found, scanned, after = found + len(look["messages"]), scanned + look["scanned"], look["next"]
-        if after is None or found >= args.max or not args.follow_up:
+        if after is None or found >= args.limit or not args.follow_up:
             break
-        if time.monotonic() - told_at > TELL_EVERY_S:
-            told_at = time.monotonic()
-            note(f"{found} found, scanned {scanned} of {stored(admin, args)}")
+        if progress.due():
+            progress.tell(f"{found} found, scanned {scanned} of {stored(admin, args)}")
     note(f"{found} found, scanned {scanned} of {stored(admin, args)}{left(after)}")
     return 0
 
@@ -97,10 +98,10 @@ FIND = Verb(
             type=moment,
         ),
         Argument("--queue QUEUE", "only this queue", type=whole(1)),
-        Argument("--max N", "maximum messages (default 100)", type=whole(1), default=100),
-        Argument("--after MESSAGE_ID", "continue where an earlier search ended"),
+        limit(100, what="messages", old="--max"),
+        Argument("--after ID", "continue where an earlier search ended"),
         Argument("--follow-up", "search to the end of the topic, not only for 2 s"),
-        output("json", "body"),
+        MESSAGES,
     ),
     find,
 )

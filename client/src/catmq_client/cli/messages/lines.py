@@ -68,7 +68,7 @@ def read_line(source: Source, number: int) -> bytes:
     try:
         read = source.readline(MAX_LINE_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadLine(number, f"the gzip file is damaged here ({error}): download it again") from error
+        raise BadLine(number, "the gzip file is damaged here, or is none: download it again") from error
     if len(read) > MAX_LINE_BYTES:
         raise BadLine(number, f"longer than {MAX_LINE_BYTES} bytes: one message is one line")
     return read
@@ -81,10 +81,9 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
     except UnicodeDecodeError as error:
         raise BadLine(number, f"not UTF-8 (byte {error.start + 1}): write the file in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise BadLine(
-            number,
-            f"not JSON ({error}): correct it; without --key-field a file not named .jsonl may hold any text",
-        ) from error
+        place = f" from character {error.pos + 1} on" if isinstance(error, json.JSONDecodeError) else ""
+        rest = "correct it; without --key-field a file not named .jsonl may hold any text"
+        raise BadLine(number, f"not JSON{place}: {rest}") from error
     return None if key_field is None else key_of(number, value, key_field)
 
 

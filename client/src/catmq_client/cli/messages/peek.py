@@ -11,9 +11,9 @@ from catmq_client.admin.api import Admin
 from catmq_client.admin.shapes import QueueRow
 from catmq_client.cli.arguments import Target, target, whole, wrong
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import line_of, message_row, note, write
+from catmq_client.cli.output import MessageLines, message_row, note
 from catmq_client.cli.stop import until_stopped
-from catmq_client.cli.verbs import TOPIC, Argument, Verb, output
+from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb, limit
 from catmq_client.errors import NotFound
 
 MOST = 1000  # messages a request
@@ -31,7 +31,8 @@ def peek(args: argparse.Namespace, brokers: Brokers) -> int:
     admin = brokers.admin()
     queues = wanted(args, admin)
     merged = in_order(read(args, admin, queue) for queue in queues)
-    show(args, merged[-args.max :] if args.start.to == "latest" else merged[: args.max])
+    kept = merged[-args.limit :] if args.start.to == "latest" else merged[: args.limit]
+    show(MessageLines(args.output), args.topic, kept)
     if not merged:
         note(f"{args.topic}: no messages there")
     return 0
@@ -40,15 +41,22 @@ def peek(args: argparse.Namespace, brokers: Brokers) -> int:
 def tail(args: argparse.Namespace, brokers: Brokers) -> int:
     """Print the newest messages and then new ones, until Ctrl-C or SIGTERM."""
     admin = brokers.admin()
-    args.start, args.max = Target("latest"), args.last
+    args.start, args.limit = Target("latest"), args.last
     queues = wanted(args, admin)
-    show(args, in_order(read(args, admin, queue) for queue in queues)[-args.last :])
+    lines = MessageLines(args.output)
+    show(lines, args.topic, in_order(read(args, admin, queue) for queue in queues)[-args.last :])
     following = {queue["queue"]: queue["head"] or 0 for queue in queues}
-    return until_stopped(lambda: show_new(args, admin, following), every_s=EVERY_S)
+
+    def again() -> bool:
+        found = new(args, admin, following)
+        show(lines, args.topic, found)
+        return bool(found)
+
+    return until_stopped(again, every_s=EVERY_S)
 
 
-def show_new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> bool:
-    """Print what was stored since; `following` has the next offset of each queue. False if nothing was."""
+def new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> list[dict[str, Any]]:
+    """Return what was stored since; `following` has the next offset of each queue."""
     found = []
     newest = max(following, default=0)
     for queue in wanted(args, admin):
@@ -59,8 +67,7 @@ def show_new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) 
             messages = admin.messages(args.topic, queue=number, offset=first, limit=MOST)
             following[number] = messages[-1]["offset"] + 1 if messages else head
             found.append([{**message, "queue": number} for message in messages])
-    show(args, in_order(found))
-    return any(found)
+    return in_order(found)
 
 
 def in_order(found: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -68,9 +75,9 @@ def in_order(found: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return list(heapq.merge(*found, key=lambda message: (message["stored_at_ms"], message["queue"])))
 
 
-def show(args: argparse.Namespace, messages: Iterable[dict[str, Any]]) -> None:
+def show(lines: MessageLines, topic: str, messages: Iterable[dict[str, Any]]) -> None:
     for message in messages:
-        write(line_of(message_row(args.topic, message), message["body_bytes"], args.output))
+        lines.write(message_row(topic, message), message["body_bytes"])
 
 
 def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
@@ -88,12 +95,12 @@ def wanted(args: argparse.Namespace, admin: Admin) -> list[QueueRow]:
 
 
 def read(args: argparse.Namespace, admin: Admin, queue: QueueRow) -> list[dict[str, Any]]:
-    """Return up to `--max` messages of one queue, oldest first."""
+    """Return up to `--limit` messages of one queue, oldest first."""
     low, head = queue["low"] or 0, queue["head"] or 0
-    first = {"earliest": low, "latest": max(low, head - args.max)}.get(args.start.to, args.start.offset)
+    first = {"earliest": low, "latest": max(low, head - args.limit)}.get(args.start.to, args.start.offset)
     if first is None or first >= head:
         return []
-    found = admin.messages(args.topic, queue=queue["queue"], offset=max(low, first), limit=args.max)
+    found = admin.messages(args.topic, queue=queue["queue"], offset=max(low, first), limit=args.limit)
     return [{**message, "queue": queue["queue"]} for message in found]
 
 
@@ -112,8 +119,8 @@ PEEK = Verb(
             default=Target("earliest"),
         ),
         QUEUE,
-        Argument("--max N", "maximum messages (default 10)", type=whole(1, MOST), default=10),
-        output("json", "body"),
+        limit(10, MOST, what="messages", old="--max"),
+        MESSAGES,
     ),
     peek,
 )
@@ -125,7 +132,7 @@ TAIL = Verb(
         TOPIC,
         QUEUE,
         Argument("--last N", "newest messages to begin with (default 10)", type=whole(0, MOST), default=10),
-        output("json", "body"),
+        MESSAGES,
     ),
     tail,
 )

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from catmq_client import Producer
 from catmq_client.cli.arguments import header, span, whole
 from catmq_client.cli.connection import Brokers
+from catmq_client.cli.forms import Form, Format
 from catmq_client.cli.messages.lines import BadLine, Source, is_json, lines, opened
-from catmq_client.cli.output import json_line, moment, note, write
+from catmq_client.cli.output import Progress, moment, note, print_row
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
 from catmq_client.cli.verbs import TOPIC, Argument, Verb
 from catmq_client.errors import CatmqError
@@ -23,15 +24,16 @@ from catmq_client.sending.receipts import Receipt, SendFuture
 MAX_BATCH = 1000  # the API's limit of messages a request
 PENDING = 10_000  # messages sent and not yet confirmed
 BUFFER_BYTES = 32 * 1024 * 1024
+RECEIPT_FIELDS = ("line", "topic", "queue", "offset", "message_id", "due_at_ms")
 SHOWN = 10  # failed lines that are told one by one
 
 
 def send(args: argparse.Namespace, brokers: Brokers) -> int:
     """Send; exit code 0 when everything is stored."""
     if args.message not in (None, "-") and args.file:
-        args.usage("give a MESSAGE or --file, not both")
+        args.parser.error("give a MESSAGE or --file, not both")
     if args.key_field and (args.key is not None or args.message not in (None, "-")):
-        args.usage("--key-field takes the key from JSON lines: not with --key or a MESSAGE")
+        args.parser.error("--key-field takes the key from JSON lines: not with --key or a MESSAGE")
     if args.message not in (None, "-"):
         return send_one(args, brokers)
     return send_lines(args, brokers)
@@ -40,8 +42,8 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
 def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
     with brokers.producer() as producer:
         receipt = producer.send(args.topic, args.message, **extras(args))
-    if args.output == "json":
-        write(json_line(receipt_row(1, receipt)))
+    if args.output != "none":
+        print_row(receipt_row(1, receipt), args.output)
     where = f"queue {receipt.queue}, offset {receipt.offset}"
     if receipt.due_at_ms is not None:
         where = f"{receipt.message_id}, due {moment(receipt.due_at_ms)}"
@@ -150,9 +152,9 @@ class Receipts:
         self.failed = 0
         self.unread = False  # whoever read the receipts has gone
         self.unwritable: OSError | None = None  # they cannot be written: a full disk
-        self._json = args.output == "json"
-        self._began = self._told = time.monotonic()
-        self._progress = sys.stderr.isatty()
+        self._form: Form = args.output
+        self._began = time.monotonic()
+        self._progress = Progress()
         self._queue: queue.Queue[Expected | None] = queue.Queue(PENDING)
         self._thread = threading.Thread(target=self._work, name="catmq-receipts", daemon=True)
         self._thread.start()
@@ -171,6 +173,7 @@ class Receipts:
         """Return when every receipt has come, or failed to."""
         self._put(None)
         self._thread.join()
+        self._progress.end()
 
     def rate(self) -> str:
         """Return the time it took, and messages a second."""
@@ -193,20 +196,18 @@ class Receipts:
 
     def _sent(self, line: int, receipt: Receipt) -> None:
         self.sent += 1
-        if self._json and not self.unread and self.unwritable is None:
+        if self._form != "none" and not self.unread and self.unwritable is None:
             try:
-                write(json_line(receipt_row(line, receipt)))
+                print_row(receipt_row(line, receipt), self._form)
             except BrokenPipeError:
                 self.unread = True
             except OSError as error:
                 self.unwritable = error
-        if self._progress and time.monotonic() - self._told >= 1:
-            self._told = time.monotonic()
-            with suppress(OSError):
-                note(f"{self.sent} sent")
+        self._progress.tell(f"{self.sent} sent")
 
     def _lost(self, line: int, error: CatmqError) -> None:
         self.failed += 1
+        self._progress.end()
         if self.failed <= SHOWN:
             with suppress(OSError):
                 note(f"catmq: line {line}: {error}")
@@ -264,7 +265,11 @@ SEND = Verb(
             type=span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
         ),
         Argument(
-            "--output", "print receipts as JSON (default none)", choices=("none", "json"), default="none"
+            "--output none|json|FORMAT",
+            "print receipts (default none); FORMAT: fields of the JSON, such as '{line} {message_id}'",
+            choices=("none", "json"),
+            type=lambda text: Format(text, RECEIPT_FIELDS) if "{" in text else text,
+            default="none",
         ),
     ),
     send,

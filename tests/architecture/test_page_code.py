@@ -1,0 +1,104 @@
+"""The code of pages: every block runs or has a reason not to, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from catmq_client import Consumer, HttpTransport, Producer, ShareConsumer
+from catmq_client.contrib.django_outbox import outbox
+from catmq_client.testing import FakeBroker
+from tests.support import page_runs
+from tests.support.environment import ROOT
+
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^( *)```(sh|bash|python|sql)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+OURS = ("catmq_client", "spark_tasks", "catmq_site", "messagestore", "metadata", "brokerapi", "portal")
+SPAN = re.compile(rf"`((?:{'|'.join(OURS)})(?:\.\w+)+)(?:\(\))?`")
+FILES = {"metadata.sqlite3"}  # no name of ours, though it begins like one
+# Names that pages give to objects of the client.
+KNOWN: dict[str, Any] = {
+    "Consumer": Consumer,
+    "consumer": Consumer,
+    "Producer": Producer,
+    "producer": Producer,
+    "ShareConsumer": ShareConsumer,
+    "FakeBroker": FakeBroker,
+    "HttpTransport": HttpTransport,
+    "outbox": outbox,
+}
+CALLED = re.compile(rf"`({'|'.join(KNOWN)})\.(\w+)\(")
+
+
+def pages() -> list[Path]:
+    every = [*DOCS.rglob("*.md"), *ROOT.glob("README*.md")]
+    return sorted(one for one in every if not one.is_relative_to(DOCS / "decisions"))  # they are of their day
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(DOCS)) if page.is_relative_to(DOCS) else f"../{page.name}"
+
+
+def python_blocks(page: Path) -> Iterator[ast.Module]:
+    for indent, kind, text in BLOCK.findall(page.read_text()):
+        if kind == "python":
+            yield ast.parse(re.sub(f"^{indent}", "", text, flags=re.MULTILINE))
+
+
+def exists(dotted: str) -> bool:
+    """Return True if a module, or what it holds, has this name.
+
+    >>> exists("catmq_client.consumer.Consumer.poll"), exists("catmq_client.none")
+    (True, False)
+    """
+    words = dotted.split(".")
+    for end in range(len(words), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(words[:end]))
+        except ModuleNotFoundError:
+            continue
+        for word in words[end:]:
+            found = getattr(found, word, None)
+        return found is not None
+    return False
+
+
+def test_every_page_with_blocks_is_run_or_has_its_reason() -> None:
+    with_blocks = {name(page) for page in pages() if BLOCK.search(page.read_text())}
+    tables = [set(page_runs.COMMANDS), set(page_runs.ELSEWHERE), set(page_runs.NOT_RUN)]
+    listed = set().union(*tables)
+    assert sum(map(len, tables)) == len(listed), "a page is in one table"
+    assert with_blocks - listed == set()
+    assert {one for one in listed if not (DOCS / one).exists()} == set()
+    for page, test in page_runs.ELSEWHERE.items():
+        assert Path(page).name.removesuffix(".md").partition(".")[0] in (ROOT / test).read_text(), page
+    files = re.findall(r"tests/[\w/]+(?:\.py)?", " ".join(page_runs.NOT_RUN.values()))
+    assert [one for one in files if not (ROOT / one).exists()] == []
+
+
+def test_what_python_blocks_import_and_call_exists() -> None:
+    wrong = []
+    for page in pages():
+        for tree in python_blocks(page):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith(OURS):
+                    names = [f"{node.module}.{one.name}" for one in node.names if one.name != "*"]
+                    wrong += [f"{name(page)}: {one}" for one in names if not exists(one)]
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    of = KNOWN.get(node.value.id)
+                    if of is not None and not hasattr(of, node.attr):
+                        wrong.append(f"{name(page)}: {node.value.id}.{node.attr}")
+    assert wrong == []
+
+
+def test_what_pages_name_in_backquotes_exists() -> None:
+    named = [(page, one) for page in pages() for one in SPAN.findall(page.read_text())]
+    called = [(page, *one) for page in pages() for one in CALLED.findall(page.read_text())]
+    assert len(named) > 10 and len(called) > 5
+    wrong = [f"{name(page)}: {one}" for page, one in named if one not in FILES and not exists(one)]
+    wrong += [f"{name(page)}: {of}.{one}" for page, of, one in called if not hasattr(KNOWN[of], one)]
+    assert wrong == []

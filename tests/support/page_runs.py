@@ -1,0 +1,54 @@
+"""Where the blocks of each page run: in a test here, in another test, or nowhere, and why.
+
+Every page with a block for shell, Python or SQL is in exactly one of the tables
+(tests/architecture/test_page_code.py). All commands of all pages go through the real parsers
+(tests/architecture/test_commands.py), and the names in Python blocks exist.
+"""
+
+from __future__ import annotations
+
+# In tests/contract/test_pages.py, in this order, on one broker.
+COMMANDS = (
+    "how-to/limit-sending.md",
+    "how-to/find-a-message.md",
+    "how-to/send-later.md",
+    "how-to/broadcast.md",
+    "how-to/share-a-queue-among-many-workers.md",
+    "how-to/reset-offsets.md",
+    "how-to/handle-failures.md",
+    "how-to/keep-order.md",
+    "how-to/expand-a-topic.md",
+    "how-to/keep-a-topic-small.md",
+    "how-to/verify-a-topic.md",
+)
+# All blocks, by another test.
+ELSEWHERE = {
+    "../README.md": "tests/acceptance/test_documents.py",
+    "../README.zh-CN.md": "tests/architecture/test_docs.py",  # its blocks are those of README.md
+    "tutorial/first-steps.md": "tests/acceptance/test_documents.py",
+    "tutorial/first-steps.zh-CN.md": "tests/architecture/test_docs.py",
+    "how-to/query-with-sql.md": "tests/integration/test_queries.py",
+    "how-to/test-without-a-broker.md": "tests/unit/test_documented_tests.py",
+}
+NOT_RUN = {
+    "how-to/alarm-from-outside.md": "needs Prometheus; tests/unit/test_prometheus_rules.py reads its rules",
+    "how-to/archive-and-replay.md": "needs Spark; tests/spark does the same by the jobs' own calls",
+    "how-to/back-up-and-restore.md": "stops servers and restores dumps; tests/support/dumping.py does so",
+    "how-to/consume-with-a-worker.md": "has no end; tests/acceptance/test_commands.py runs it",
+    "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py tries the settings",
+    "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the requirements",
+    "how-to/lose-a-node.md": "needs a lost server; tests/acceptance/scenarios/lost_nodes.py loses one",
+    "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
+    "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the same ways",
+    "how-to/restart-safely.md": "restarts servers; tests/acceptance/scenarios/restarts.py does",
+    "how-to/run-on-mariadb.md": "installs a server; every test on CATMQ_TEST_ENGINE=mysql has one",
+    "how-to/run-two-brokers.md": "needs two machines; tests/acceptance/test_two_brokers.py has both on one",
+    "how-to/send-in-a-transaction.md": "parts of a project; README.md's project runs the same calls",
+    "how-to/take-a-broker-out.md": "the last broker stays; tests/acceptance/test_two_brokers.py has two",
+    "how-to/upgrade.md": "installs another release; tests/acceptance/test_mixed_releases.py runs two",
+    "how-to/use-a-managed-server.md": "needs a server of a cloud",
+    "how-to/use-it-from-django.md": "parts of a project that has two services; README.md's project runs",
+    "how-to/use-the-portal.md": "takes pictures for minutes; tests/browser/test_tour.py calls the same",
+    "reference/client.md": "parts of programs; tests/unit/test_client_reference.py holds it to the code",
+    "reference/command-line.md": "usage of commands, made from the parsers",
+}
