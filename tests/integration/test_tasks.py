@@ -14,7 +14,6 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import OperationalError, transaction
-from django.test import override_settings
 
 from catmq_client import Producer
 from catmq_client.contrib.django_outbox.models import OutboxMessage
@@ -31,7 +30,7 @@ from catmq_client.contrib.django_tasks.working.upkeep import settings_of
 from catmq_client.contrib.django_tasks.working.worker import WorkerFailed
 from catmq_client.errors import ConnectFailed, ConsumerReplaced
 from tests.support.tasking import calls
-from tests.support.tasking.stage import LIMIT_S, Stage, record, staged
+from tests.support.tasking.stage import LIMIT_S, Stage, record, staged, with_options
 from tests.support.waiting import until
 
 PUBLISH = "POST .*/messages"
@@ -41,14 +40,6 @@ PUBLISH = "POST .*/messages"
 def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage]:
     with django_db_blocker.unblock(), staged() as made:
         yield made
-
-
-def with_options(**options: Any) -> Any:
-    """The default backend with other OPTIONS."""
-    backend = "catmq_client.contrib.django_tasks.CatmqBackend"
-    return override_settings(
-        TASKS={"default": {"BACKEND": backend, "QUEUES": ["default", "mails"], "OPTIONS": options}}
-    )
 
 
 def errors(task_id: str) -> list[str]:
@@ -113,7 +104,6 @@ def test_a_wrong_field_of_a_task_is_refused(stage: Stage, wrong: dict[str, Any])
         calls.add.using(**wrong)
 
 
-@override_settings()
 def test_lanes_and_times_go_with_the_message(stage: Stage) -> None:
     later = datetime.now(UTC) + timedelta(hours=3)
     calls.add.using(priority=5).enqueue(1)

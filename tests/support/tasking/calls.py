@@ -52,6 +52,11 @@ def give_up(text: str) -> None:
     raise LookupError(text)
 
 
+@task(max_attempts=2, backoff=lambda error, result: 30.0)
+def fail_slowly() -> None:
+    raise LookupError("slowly")
+
+
 @task(max_attempts=1)
 def leave() -> None:
     sys.exit("a task may try")

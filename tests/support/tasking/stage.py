@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.db import connections
+from django.test import override_settings
 
 from catmq_client.contrib.django_outbox.claims import Claims
 from catmq_client.contrib.django_outbox.relay import Relay
@@ -32,6 +33,14 @@ def forget_all() -> None:
 
 def record(task_id: str) -> TaskRecord:
     return TaskRecord.objects.get(pk=task_id)
+
+
+def with_options(**options: Any) -> Any:
+    """The default backend with other OPTIONS."""
+    backend = "catmq_client.contrib.django_tasks.CatmqBackend"
+    return override_settings(
+        TASKS={"default": {"BACKEND": backend, "QUEUES": ["default", "mails"], "OPTIONS": options}}
+    )
 
 
 class Stage:
@@ -68,6 +77,10 @@ class Stage:
         """Wait until a task has ended; return its row."""
         until(lambda: record(task_id).is_over, limit_s=LIMIT_S)
         return record(task_id)
+
+    def until_done(self, count: int) -> None:
+        """Wait until tasks have done so much."""
+        until(lambda: len(calls.done) >= count, limit_s=LIMIT_S)
 
     def run(self, *results: Any, **options: Any) -> list[TaskRecord]:
         """Let a worker run tasks to their end; return their rows."""

@@ -115,12 +115,13 @@ class Execution:
         is_stopping: Callable[[], bool] = lambda: False,
         on_begin: Callable[[Attempt], object] = lambda attempt: None,
         on_end: Callable[[TaskRecord], object] = lambda record: None,
-        passes: tuple[type[BaseException], ...] = (),
+        is_test: bool = False,
     ) -> None:
-        """`passes`: errors that end not the task, but the caller."""
+        """`is_test`: connections are the caller's, in a transaction, and Ctrl-C ends the caller."""
         self._settings, self._worker = settings, worker
         self._is_stopping, self.on_begin, self._on_end = is_stopping, on_begin, on_end
-        self._passes = passes
+        self._renew_connections: Callable[[], object] = _nothing if is_test else close_old_connections
+        self._passes = (KeyboardInterrupt,) if is_test else ()
         self._records = records_of(settings)
 
     def handle(self, delivery: Delivery) -> None:
@@ -131,7 +132,7 @@ class Execution:
             log.error("message %s is made a dead letter: %s", delivery.message_id, error)
             delivery.reject(error)
             return
-        close_old_connections()
+        self._renew_connections()
         if django_settings.DEBUG:
             reset_queries()
         is_settled = False
@@ -144,7 +145,7 @@ class Execution:
         finally:
             if not is_settled:
                 delivery.release()
-            close_old_connections()
+            self._renew_connections()
 
     def end(self, attempt: Attempt, error: BaseException | None, value: Any = None) -> bool:
         """Write the end of an attempt whose `end()` was True; return True if its message is settled then."""
@@ -304,7 +305,7 @@ class Execution:
                     return None
                 log.warning("the application's database cannot be used, will retry: %s", error)
                 time.sleep(backoff.next_s())
-                close_old_connections()
+                self._renew_connections()
 
 
 def _call(attempt: Attempt) -> Any:
@@ -327,3 +328,7 @@ def _tell(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
     for receiver, error in signal.send_robust(sender=type(task_backends[settings.alias]), task_result=result):
         if isinstance(error, Exception):
             log.error("receiver %r failed for task %s", receiver, result.id, exc_info=error)
+
+
+def _nothing() -> None:
+    """Leave connections as they are."""
