@@ -39,6 +39,7 @@ from tests.acceptance.scenarios import (
     soak,
     storm,
     takeover,
+    tasks,
     workers,
 )
 from tests.acceptance.scenarios.stage import Stage
@@ -74,6 +75,11 @@ def play_share(stage: Stage, source: Path) -> None:
     """kill -9 of 1 of 20 members of a share group each second for two minutes; SIGSTOP; a poison message."""
     share.run(stage, members=20, seconds=120)
     share.run_poison(stage, count=1_000, lethal=500)
+
+
+def play_tasks(stage: Stage, source: Path) -> None:
+    """kill -9 of 20 workers of Django tasks (--times), then two restarts of the broker."""
+    tasks.run(stage, str(stage.directory / "shop.sqlite3"), kills=stage.times or 20, restarts=2)
 
 
 def play_main_job(stage: Stage, source: Path) -> None:
@@ -229,6 +235,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "takeover": play_takeover,
     "workers": play_workers,
     "share": play_share,
+    "tasks": play_tasks,
     "main-job": play_main_job,
     "storm": play_storm,
     "frozen": play_frozen,
