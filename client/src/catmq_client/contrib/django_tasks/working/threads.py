@@ -29,10 +29,11 @@ class Threads:
         self._execution = execution
         self._deliveries: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # Threads that may take a message, attempts under way by thread, and threads that were given up.
+        # Threads that may take a message, and what was put and is not done.
         self._idle = 0
+        self._left: list[Delivery] = []
+        # By thread: attempts under way, and those that were given up.
         self._at_work: dict[int, Attempt] = {}
-        self._busy: dict[int, Delivery] = {}
         self._lost: set[int] = set()
         self._ends = False
         for _ in range(count):
@@ -48,6 +49,7 @@ class Threads:
     def put(self, delivery: Delivery) -> None:
         with self._changed:
             self._idle -= 1
+            self._left.append(delivery)
         self._deliveries.put(delivery)
 
     def begun(self, attempt: Attempt) -> None:
@@ -61,7 +63,7 @@ class Threads:
 
     def is_busy(self) -> bool:
         with self._changed:
-            return self._idle < self.count - len(self._lost) or not self._deliveries.empty()
+            return bool(self._left)
 
     def running(self) -> list[str]:
         """Return the ids of the tasks at work."""
@@ -71,9 +73,9 @@ class Threads:
     def drain(self, timeout_s: float) -> list[Delivery]:
         """Wait for what is at work; return what is not done by then."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._busy and self._deliveries.empty(), timeout_s)
+            self._changed.wait_for(lambda: not self._left, timeout_s)
             self._ends = True
-            left = [*self._busy.values()]
+            left = [*self._left]
         for _ in range(self.count):
             self._deliveries.put(None)
         return left
@@ -87,25 +89,23 @@ class Threads:
         me = threading.get_ident()
         try:
             while (delivery := self._deliveries.get()) is not None:
-                with self._changed:
-                    self._busy[me] = delivery
                 try:
                     self._execution.handle(delivery)
                 except BaseException:
                     log.exception("internal error in a thread of tasks; continuing")
-                if not self._is_free(me):
+                if not self._is_free(me, delivery):
                     return
         finally:
             connections.close_all()
 
-    def _is_free(self, me: int) -> bool:
+    def _is_free(self, me: int, delivery: Delivery) -> bool:
         """Return False if another thread took this one's place."""
         with self._changed:
             self._at_work.pop(me, None)
             was_lost = me in self._lost
             self._lost.discard(me)
             if not was_lost:
-                self._busy.pop(me, None)
+                self._left.remove(delivery)
                 self._idle += 1
             self._changed.notify_all()
             return not was_lost
@@ -131,14 +131,15 @@ class Threads:
             ]
 
     def _give_up(self, me: int, attempt: Attempt) -> None:
-        if not attempt.end():
-            return
-        error = attempt.timed_out()
         with self._changed:
+            # In one step: the thread may be coming back by itself.
+            if self._at_work.get(me) is not attempt or not attempt.end():
+                return
             self._lost.add(me)
-            self._busy.pop(me, None)
+            self._left.remove(attempt.delivery)
             self.is_worn_out = len(self._lost) >= self.count
             self._changed.notify_all()
+        error = attempt.timed_out()
         log.error("%s: its thread is left alone, %d of %d are now", error, len(self._lost), self.count)
         if not self._execution.end(attempt, error):
             attempt.delivery.release()
