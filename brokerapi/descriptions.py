@@ -89,6 +89,7 @@ SHARES = {
     "release": "offsets to deliver again now",
     "released": "how many leases ended",
     "renew": "true: the lease begins anew",
+    "unseen": "offsets that no application got: deliver them again now, this lease counts as no delivery",
 }
 FAILURES = {
     "all": "true: all that match the filter",

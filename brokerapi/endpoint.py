@@ -90,6 +90,11 @@ class Call:
         """The consumer id of the URL. Raises NotFound or Forbidden."""
         return auth.consumer_of(text, self.actor)
 
+    def has_hung_up(self) -> bool:
+        """Return True if the client has closed its connection; False where the server cannot tell."""
+        has_ended = getattr(self.request.META.get("gunicorn.socket"), "has_ended", None)
+        return has_ended is not None and has_ended()
+
     def answer(self, value: Any) -> HttpResponse:
         """200 with a value."""
         return renderers.render(self.request, value, self.kind)

@@ -34,7 +34,11 @@ class Share(Endpoint):
         member, asked = call.consumer(consumer), call.read(SHARE)
         reports = [one.done() for one in asked.done]
         answered = waiting.share_or_wait(
-            consumer=member, wanted=asked.wanted(), reports=reports, wait_ms=asked.wait_ms
+            consumer=member,
+            wanted=asked.wanted(),
+            reports=reports,
+            wait_ms=asked.wait_ms,
+            has_hung_up=call.has_hung_up,
         )
         metrics.count_pulled(member.group_id, answered.shared.runs)
         metrics.count_committed(member.group_id, answered.recorded)

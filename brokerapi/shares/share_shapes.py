@@ -38,17 +38,28 @@ class RunReport(HeldRun, kw_only=True):
     """Report on a leased run. It may be repeated.
 
     `all`: every message of it is finished. Else `finished` are ranges of offsets (the second is not included)
-    and `release` offsets that are to be delivered again now. `renew`: the lease begins anew.
+    and `release` offsets that are to be delivered again now. So are those in `unseen`, and this lease of them
+    counts as no delivery. `renew`: the lease begins anew.
     """
 
     all: bool = False
     finished: Annotated[tuple[tuple[Id, Id], ...], Meta(max_length=MOST_MESSAGES)] = ()
     release: Annotated[tuple[Id, ...], Meta(max_length=MOST_MESSAGES)] = ()
+    unseen: Annotated[tuple[Id, ...], Meta(max_length=MOST_MESSAGES)] = ()
     renew: bool = False
 
     def done(self) -> Done:
         """The report for the layer below."""
-        return Done(self.queue, self.first, self.grant, self.all, self.finished, self.release, self.renew)
+        return Done(
+            self.queue,
+            self.first,
+            self.grant,
+            whole=self.all,
+            finished=self.finished,
+            release=self.release,
+            unseen=self.unseen,
+            renew=self.renew,
+        )
 
 
 Reports = Annotated[tuple[RunReport, ...], Meta(max_length=MOST_REPORTS)]

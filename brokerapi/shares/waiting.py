@@ -2,14 +2,15 @@
 
 It waits like a pull (longpoll.py): without a database connection, at one of the places that pulls have, until
 a message comes, a lease ends, the group changes or the time is over. A new message wakes one of those who
-wait; who was woken for nothing looks again.
+wait; who was woken for nothing looks again. Nothing is leased for a member that hung up meanwhile: its
+messages would sleep until the lease ends.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from django.db import close_old_connections
@@ -34,7 +35,14 @@ class Answered(NamedTuple):
     retry_after_ms: int | None = None
 
 
-def share_or_wait(*, consumer: ConsumerId, wanted: Wanted, reports: Sequence[Done], wait_ms: int) -> Answered:
+def share_or_wait(
+    *,
+    consumer: ConsumerId,
+    wanted: Wanted,
+    reports: Sequence[Done],
+    wait_ms: int,
+    has_hung_up: Callable[[], bool],
+) -> Answered:
     """Record reports, then lease runs, waiting up to `wait_ms` for the first.
 
     Raises Draining, Conflict (group_settings_differ), NotFound, NodeUnavailable, OutcomeUnknown.
@@ -44,7 +52,7 @@ def share_or_wait(*, consumer: ConsumerId, wanted: Wanted, reports: Sequence[Don
     recorded = finishing.record(consumer=consumer, group=group, reports=reports)
     until, has_place = time.monotonic() + wait_ms / 1000, False
     try:
-        while True:
+        while not has_hung_up():
             shared = leasing.lease(consumer=consumer, wanted=wanted)
             if shared.runs or draining.hurries() or time.monotonic() >= until:
                 return Answered(leasing.group_of(consumer), shared, recorded)
@@ -53,6 +61,7 @@ def share_or_wait(*, consumer: ConsumerId, wanted: Wanted, reports: Sequence[Don
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
                 return Answered(group, shared, recorded, retry_ms)
             _wait(consumer, shared, until)
+        return Answered(group, Shared([], {}, {}), recorded)
     finally:
         if has_place:
             longpoll.give_back_place(consumer)

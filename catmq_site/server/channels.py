@@ -65,6 +65,15 @@ class Channel:
         self.sendall(data)
         return len(data)
 
+    def has_ended(self) -> bool:
+        """Return True if the client has closed the connection; never waits."""
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def cut(self) -> None:
         """End the wait of the thread that is here: its place is needed."""
         self._is_cut = True

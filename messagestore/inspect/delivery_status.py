@@ -1,9 +1,9 @@
 """Outcome of one message in each group that reads its topic: from positions, waiting copies and the dead.
 
 Nothing is written per message and group, so this is put together: whether the group has committed beyond the
-message, and whether a copy of it is among the `LOOKED` that are due first, or among the `LOOKED` newest dead.
-A message that is in neither was handled, was dropped, or its copy lies elsewhere; the answer says where that
-may be.
+message, or a share group has finished it, and whether a copy of it is among the `LOOKED` that are due first,
+or among the `LOOKED` newest dead. A message that is in neither was handled, was dropped, or its copy lies
+elsewhere; the answer says where that may be.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from messagestore.pool import node_pools
 from messagestore.retries import dead_letters, pending
 from messagestore.tables import reader_sql
+from messagestore.tables.shares import run_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
@@ -24,7 +25,7 @@ MOST_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatus:
-    """A message in a group. `state`: unread, read (committed beyond it), waiting (for a retry) or dead.
+    """A message in a group. `state`: unread, read (committed, or finished), waiting (for a retry) or dead.
 
     `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among the dead. `partly`:
     there is more in the group's failures than was looked through, retries that came and are not read yet
@@ -55,7 +56,10 @@ def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Del
         for one in sorted(seen, key=lambda one: one.name)[:MOST_GROUPS]:
             at = reader_sql.read_positions(session, group_id=one.id, queues=[queue]).get(queue)
             committed = at.committed if at is not None and at.committed is not None else 0
-            found.append(DeliveryStatus(one.name, "read" if committed > offset else "unread"))
+            is_read = committed > offset or (
+                one.is_share and run_sql.has_finished(session, group_id=one.id, queue=queue, offset=offset)
+            )
+            found.append(DeliveryStatus(one.name, "read" if is_read else "unread"))
     return [_looked_up(one, topic, (queue, offset), actor) for one in found]
 
 

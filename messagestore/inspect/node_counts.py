@@ -19,6 +19,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.tables import node_sql
 from messagestore.tables.node_sql import NodeFigures
+from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo, Snapshot, TopicInfo
 
@@ -66,6 +67,7 @@ class _Nodes:
     )
     now_ms: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, dict[int, int]] = field(default_factory=dict)
+    leased: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)  # see run_sql.read_leased
 
     def take(self, node_id: int, said: NodeFigures) -> None:
         self.bounds |= said.bounds
@@ -78,10 +80,11 @@ class _Nodes:
         """The offset that the group reads next: retention may have gone past it."""
         return max(committed, self.bounds[queue][1])
 
-    def unread(self, queue: int, committed: int) -> int:
-        """Return how many messages lie from there to the head."""
-        first, head = self.first_unread(queue, committed), self.bounds[queue][0]
-        return left(first, head, gaps=self.gaps.get(queue, ())) if first < head else 0
+    def unread(self, group_id: int, queue: int, committed: int) -> int:
+        """Return how many messages lie from there to the head; of a share group, those not finished."""
+        next_offset, in_leases = self.leased.get((group_id, queue), (committed, 0))
+        first, head = self.first_unread(queue, next_offset), self.bounds[queue][0]
+        return in_leases + (left(first, head, gaps=self.gaps.get(queue, ())) if first < head else 0)
 
 
 class Reader:
@@ -157,6 +160,7 @@ def _ask() -> _Nodes:
 
     def read(session: Session, info: NodeInfo) -> None:
         nodes.take(info.id, node_sql.read_figures(session))
+        nodes.leased |= run_sql.read_leased(session)
         if info.kind == "failure":
             nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
 
@@ -181,7 +185,7 @@ def _lags(known: Snapshot, nodes: _Nodes, group_id: int) -> dict[int, int]:
         if not all(queue in nodes.bounds for queue in queues):
             continue
         sums = [
-            sum(nodes.unread(queue, committed[queue]) for queue in queues)
+            sum(nodes.unread(group_id, queue, committed[queue]) for queue in queues)
             for committed in nodes.readers[group_id].values()
             if all(queue in committed for queue in queues)
         ]
@@ -202,7 +206,7 @@ def _places(
         (queue, nodes.first_unread(queue, at))
         for committed in nodes.readers[group_id].values()
         for queue, at in committed.items()
-        if queue in mine and queue in nodes.bounds and nodes.unread(queue, at)
+        if queue in mine and queue in nodes.bounds and nodes.unread(group_id, queue, at)
     }
 
 

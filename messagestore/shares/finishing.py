@@ -30,7 +30,10 @@ TRIES = 8  # of a change of a run that others change, too
 
 
 class Done(NamedTuple):
-    """A report on one run. `whole`: all of it is finished; else `finished` and `release` say what left it."""
+    """A report on one run. `whole`: all of it is finished; else `finished` and `release` say what left it.
+
+    `unseen` is released, too; that it was leased counts for nothing.
+    """
 
     queue: int
     first: int
@@ -38,6 +41,7 @@ class Done(NamedTuple):
     whole: bool = False
     finished: Sequence[Span] = ()
     release: Sequence[int] = ()
+    unseen: Sequence[int] = ()
     renew: bool = False
 
 
@@ -62,6 +66,7 @@ class _Entry(NamedTuple):
     grant: Grant
     finished: int
     released: int
+    unseen: int
 
     @property
     def key(self) -> Key:
@@ -92,16 +97,21 @@ def _checked(index: int, one: Done) -> _Entry | str:
     grant = Grant.parse(one.grant)
     if grant is None or grant.first != one.first:
         return "this grant is not of a run that begins at this offset"
-    if one.whole and (one.finished or one.release):
-        return "all: leave out finished and release, the whole run is finished"
+    if one.whole and (one.finished or one.release or one.unseen):
+        return "all: leave out finished, release and unseen, the whole run is finished"
     run = grant.first, grant.end
     finished = sharing.bits_in(one.finished, run=run)
-    released = sharing.bits_in(((offset, offset + 1) for offset in one.release), run=run)
+    released, unseen = (_bits_of(offsets, run) for offsets in (one.release, one.unseen))
     if finished is None:
         return f"finished: each range ends above its start, and lies between {run[0]} and {run[1]}"
-    if released is None:
-        return f"release: the offsets of the run are {run[0]} to {run[1] - 1}"
-    return _Entry(index, one, grant, finished, released & ~finished)
+    if released is None or unseen is None:
+        name = "release" if released is None else "unseen"
+        return f"{name}: the offsets of the run are {run[0]} to {run[1] - 1}"
+    return _Entry(index, one, grant, finished, released & ~finished, unseen & ~released & ~finished)
+
+
+def _bits_of(offsets: Iterable[int], run: Span) -> int | None:
+    return sharing.bits_in(((offset, offset + 1) for offset in offsets), run=run)
 
 
 class _Work:
@@ -116,7 +126,7 @@ class _Work:
         try:
             whole = [one for one in entries if one.done.whole]
             self._finish(whole)
-            self._leave([one for one in entries if one.finished or one.released])
+            self._leave([one for one in entries if one.finished or one.released or one.unseen])
             self._renew([one for one in entries if one.done.renew and self._state(one) in ("", "ok")])
             self._name([one for one in entries if self._state(one) == ""])
         except NodeUnavailable:
@@ -179,12 +189,15 @@ class _Work:
         if state != "ok" or run is None:
             self._answer(one, state)
             return True
-        finished, released = one.finished & run.left, one.released & run.left
+        finished, released, unseen = (bits & run.left for bits in (one.finished, one.released, one.unseen))
         try:
             if finished and run_sql.leave(session, group_id=self._group.id, run=run, bits=finished) is None:
                 return False
             rest = run._replace(done=run.done | finished)
-            if released and not self._released(session, rest, released):
+            if released and not self._released(session, rest, released, run.deliveries):
+                return False
+            rest = rest._replace(done=rest.done | released)
+            if unseen and not self._released(session, rest, unseen, run.deliveries - 1):
                 return False
         except db_errors.RolledBack:
             return False
@@ -192,13 +205,13 @@ class _Work:
         self._answer(one, "ok", handled=before + finished.bit_count())
         return True
 
-    def _released(self, session: Session, run: Run, bits: int) -> bool:
+    def _released(self, session: Session, run: Run, bits: int, deliveries: int) -> bool:
         group_id = self._group.id
-        if bits == sharing.full(run.length):
+        if bits == sharing.full(run.length) and deliveries == run.deliveries:
             made = run_sql.release(session, group_id=group_id, run=run)
         else:
             parts = run_sql.leave(
-                session, group_id=group_id, run=run, bits=bits, lease=Lease(), deliveries=run.deliveries
+                session, group_id=group_id, run=run, bits=bits, lease=Lease(), deliveries=deliveries
             )
             made = parts is not None
         if made:

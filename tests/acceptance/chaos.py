@@ -34,6 +34,7 @@ from tests.acceptance.scenarios import (
     restarts,
     shaky,
     share,
+    share_outages,
     slow_clients,
     slow_group,
     soak,
@@ -71,10 +72,9 @@ def play_workers(stage: Stage, source: Path) -> None:
     workers.run(stage, source=source, kills=5)
 
 
-def play_share(stage: Stage, source: Path) -> None:
-    """kill -9 of 1 of 20 members of a share group each second for two minutes; SIGSTOP; a poison message."""
-    share.run(stage, members=20, seconds=120)
-    share.run_poison(stage, count=1_000, lethal=500)
+def play_share_held(stage: Stage, source: Path) -> None:
+    """A member of a share group holds one message for --times minutes (default 60): it stops nobody."""
+    share.run_held(stage, held_s=60.0 * (stage.times or 60), per_s=5)
 
 
 def play_tasks(stage: Stage, source: Path) -> None:
@@ -219,6 +219,15 @@ def play_long_queue(stage: Stage, pair: Pair) -> None:
     long_queue.run(stage, pair, messages=messages)
 
 
+def play_share(stage: Stage, pair: Pair) -> None:
+    """1 of 100 members of a share group killed each second for 5 minutes; SIGSTOP, outages, reset, poison."""
+    share_outages.run(stage, pair, members=100, seconds=300, per_s=300)
+    with pair.nodes.schema() as schema:  # dead letters need a place
+        place = pair.nodes.url.rpartition("/")[0] + f"/{schema}"
+        pair.first.manage("register_node", stage.fresh("failed"), place, "--kind", "failure")
+        share.run_poison(stage, count=1_000, lethal=500)
+
+
 def play_mixed_releases(stage: Stage, pair: Pair) -> None:
     """Brokers of two releases go up and down while nodes are upgraded, --times times (default 2)."""
     mixed_releases.run(stage, pair, rounds=stage.times or 2)
@@ -234,7 +243,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "restarts": play_restarts,
     "takeover": play_takeover,
     "workers": play_workers,
-    "share": play_share,
+    "share-held": play_share_held,
     "tasks": play_tasks,
     "main-job": play_main_job,
     "storm": play_storm,
@@ -266,6 +275,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "repeats": play_repeats,
     "mixed-releases": play_mixed_releases,
     "long-queue": play_long_queue,
+    "share": play_share,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"

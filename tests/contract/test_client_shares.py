@@ -75,6 +75,22 @@ def test_what_a_consumer_leaves_unfinished_comes_again_at_once(
     assert time.monotonic() - begun < 4.0, "it did not wait for the lease"
 
 
+def test_what_waited_when_a_member_closed_counts_as_not_delivered(
+    failure_node: str, broker: Broker, queue: int, transport: HttpTransport
+) -> None:
+    send(transport, 8)
+    seen = []
+    for _ in range(6):  # more often than a message may be delivered
+        with member(transport, prefetch=8) as one:
+            seen += one.poll(1, timeout_s=10)
+            one.commit()
+    with member(transport) as last:
+        while len(seen) < 8:
+            seen += last.poll(timeout_s=10)
+    assert sorted(numbers(seen)) == [*range(8)]
+    assert {message.deliveries for message in seen} == {1}
+
+
 def test_what_a_pull_brings_after_its_consumer_closed_goes_to_others_at_once(
     broker: Broker, queue: int, transport: HttpTransport
 ) -> None:

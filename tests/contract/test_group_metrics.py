@@ -28,6 +28,7 @@ from metadata.monitoring import group_counts, metrics_history
 from tests.support.broker import Broker
 from tests.support.environment import ROOT
 from tests.support.members import Member, reader
+from tests.support.sharing import ShareMember, about
 
 ACTOR = actors.command("test")
 Labels = frozenset[tuple[str, str]]
@@ -74,6 +75,15 @@ def refreshed(broker: Broker) -> Scrape:
     assert group_metrics.board.refresh()
     group_metrics.sample()
     return Scrape(broker)
+
+
+def test_the_lag_of_a_share_group_is_what_is_not_finished(broker: Broker, queue: int) -> None:
+    member = ShareMember.join(broker)
+    send(broker, "single", 30)
+    held, *others = [*member.lease(max_messages=10), *member.lease(max_messages=10)]
+    member.report(*(about(run, all=True) for run in others), about(held, finished=[[1, 4]]))
+    lag = refreshed(broker).value("catmq_group_lag_messages", group="mails", topic="single")
+    assert lag == 7 + 10, "the committed offset is 0"
 
 
 def send(broker: Broker, topic: str, count: int) -> None:

@@ -124,7 +124,8 @@ def test_a_renewed_lease_is_told_and_works_after_its_end(broker: Broker, queue: 
         ({"finished": [[0, 3]]}, "finished: each range ends above its start, and lies between 0 and 2"),
         ({"finished": [[1, 1]]}, "finished: "),
         ({"release": [2]}, "release: the offsets of the run are 0 to 1"),
-        ({"all": True, "release": [0]}, "all: leave out finished and release"),
+        ({"unseen": [2]}, "unseen: the offsets of the run are 0 to 1"),
+        ({"all": True, "release": [0]}, "all: leave out finished, release and unseen"),
         ({"grant": "0.0.0.0", "all": True}, "this grant is not of a run"),
         ({"grant": "no grant", "renew": True}, "this grant is not of a run"),
         ({"first": 1, "all": True}, "this grant is not of a run that begins at this offset"),
@@ -192,6 +193,20 @@ def test_a_waiting_call_gets_a_run_whose_member_left(broker: Broker, queue: int)
     waiting.join(15)
     assert bodies(found) == ["a"]
     assert found[0]["deliveries"] == run["deliveries"] + 1
+
+
+def test_what_no_application_got_is_delivered_again_and_the_lease_does_not_count(
+    broker: Broker, queue: int
+) -> None:
+    member, other = ShareMember.join(broker), ShareMember.join(broker, name="s2")
+    until(lambda: snapshot.find_group("mails").member_count == 2)
+    send(broker, *"abcd")
+    (run,) = member.lease()  # a and b
+    assert member.report(about(run, release=[0], unseen=[1])) == ["ok"]
+    assert member.report(about(run, release=[0], unseen=[1])) == ["gone"]  # repeated
+    again = {text: one["deliveries"] for one in other.lease(max_messages=2) for text in bodies([one])}
+    again |= {text: one["deliveries"] for one in other.lease(max_messages=2) for text in bodies([one])}
+    assert (again["a"], again["b"]) == (2, 1)
 
 
 def test_a_stopped_group_gets_nothing_and_is_told_so(broker: Broker, queue: int) -> None:

@@ -10,30 +10,25 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
-from messagestore import verify
-from messagestore.consume import lag, offset_reset
+from messagestore.consume import offset_reset
 from messagestore.consume.offset_reset import Target
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import corruption
 from messagestore.heads.heads import board
-from messagestore.nodes import promotion, registry, upgrade
+from messagestore.nodes import promotion
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retries import lost_leases
-from messagestore.shares import known_queues, taking, upkeep
+from messagestore.shares import known_queues, taking
 from messagestore.shares.finishing import Done
-from messagestore.tables import message_sql, node_sql, promotion_sql
+from messagestore.tables import message_sql
 from messagestore.tables.shares import position_sql, run_sql
 from messagestore.topology import queues, subscriptions, topics
-from metadata.brokers import discovery
 from metadata.cache import snapshot
-from metadata.errors import Conflict, Invalid, NodeUnavailable, OutcomeUnknown
-from metadata.groups import groups, subscription_rows
-from metadata.membership import consumers, departures
-from metadata.models import ConsumerGroup, QueueOffset
-from metadata.monitoring import health_checks
-from metadata.release import VERSION
+from metadata.errors import NodeUnavailable, OutcomeUnknown
+from metadata.groups import subscription_rows
+from metadata.models import ConsumerGroup
 from tests.support import restoring
 from tests.support.killing import killed_step_by_step
 from tests.support.leasing import (
@@ -51,7 +46,7 @@ from tests.support.leasing import (
     runs,
     send,
 )
-from tests.support.tampering import age, declare_gap, plant, raise_low, remove
+from tests.support.tampering import age, declare_gap, raise_low, remove
 
 TEN = [str(n) for n in range(10)]
 
@@ -323,88 +318,6 @@ def test_topics_of_higher_preference_come_first(queue: int) -> None:
     publish(topic="low", messages=[NewMessage(body=b"b", queue=low)], batch_id=None, actor=ME)
     named = ["orders", "low"]
     assert [run.queue for run in lease(one, topics=named) + lease(one, topics=named)] == [queue, low]
-
-
-def test_members_that_leave_expire_or_are_replaced_give_their_runs_back(queue: int) -> None:
-    departures.taken()
-    one = member()
-    send(*TEN)
-    assert offsets(lease(one, max_messages=2)) == [0, 1]
-    consumers.leave(consumer=one, actor=ME)
-    assert upkeep.free_departed() == 1
-    two = member("two")
-    assert offsets(lease(two, max_messages=2)) == [0, 1]
-    member("two")  # a new process under its name
-    assert upkeep.free_departed() == 1
-    three = member("three")
-    forget()
-    assert offsets(lease(three, max_messages=2)) == [0], "for the third time, so alone"
-
-
-def test_nobody_is_rebalanced_and_the_snapshot_counts_members(queue: int) -> None:
-    for name in "abc":
-        member(name)
-    row = ConsumerGroup.objects.get(name="mails")
-    assert snapshot.find_group("mails").member_count == 3
-    assert not QueueOffset.objects.filter(group=row, owner__isnull=False).exists()
-    assert row.rebalance_wanted == row.rebalance_done + 1, "one mark, of the subscription"
-
-
-def test_the_auditor_finds_wrong_leases_and_nothing_in_good_ones(queue: int) -> None:
-    one = member(run_messages=4)
-    send(*TEN)
-    leased = lease(one)
-    assert report(one, leased[0], finished=[(1, 2)], release=[2]) == "ok"
-    (good,) = verify.verify(topics=["orders"], actor=ME).queues
-    assert good.findings == []
-    plant(queue, "UPDATE share_position SET next_offset = 50")
-    (bad,) = verify.verify(topics=["orders"], actor=ME).queues
-    assert {finding.kind for finding in bad.findings} == {"leases_wrong"}
-    plant(queue, "UPDATE share_position SET next_offset = 10", "UPDATE share_run SET done = NULL")
-    (bad,) = verify.verify(topics=["orders"], actor=ME).queues
-    assert ["in another run" in finding.what for finding in bad.findings] == [True]
-
-
-def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
-    one = member()
-    send(*TEN)
-    registry.note_heads()
-    registry.note_heads()
-    lag.record()
-    assert health_checks.idle().found == {}
-    consumers.leave(consumer=one, actor=ME)
-    assert [*health_checks.idle().found] == ["mails/orders"]
-
-
-def test_a_node_with_a_share_group_refuses_older_releases(
-    queue: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lives = discovery.BrokerView("b1", "http://b1", "in", True, "0.0.9", 0, 0, None)
-    monkeypatch.setattr(discovery._memory, "views", (lives,))
-    with pytest.raises(Conflict, match=r"older than CatMQ .*: b1 \(0\.0\.9\)"):
-        member()
-    monkeypatch.setattr(discovery._memory, "views", ())
-    member()
-    with node_pools.node_of(queue).reading() as session:
-        assert promotion_sql.read_schema(session).min_release == VERSION
-
-
-def test_a_node_of_an_earlier_schema_gets_the_tables_by_an_upgrade(queue: int) -> None:
-    plant(queue, "DROP TABLE share_run", "DROP TABLE share_position")
-    with node_pools.node_of(queue).reading() as session:
-        assert [one.table for one in node_sql.pending_changes(session)] == ["share_run"]
-    (done,) = upgrade.upgrade(actor=ME)
-    assert [one.table for one in done.changes] == ["share_run"]
-    one = member()
-    send(*TEN)
-    assert offsets(lease(one)) == list(range(10))
-
-
-@pytest.mark.parametrize("name", ["max_active_members", "allow_addresses", "deny_addresses"])
-def test_limits_on_owners_are_refused(name: str, queue: int) -> None:
-    value: Any = 1 if name == "max_active_members" else "10.0.0.0/8"
-    with pytest.raises(Invalid, match="has no owners of queues"):
-        groups.create(name="g", mode="share", settings={name: value}, actor=ME)
 
 
 def test_a_waiting_member_is_woken_for_a_message_of_its_own_only(queue: int) -> None:

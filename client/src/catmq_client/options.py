@@ -128,7 +128,8 @@ class ShareConsumerOptions:
 
     # Asking for the next message accepts the one before; False: only accept(), release() and reject() count.
     auto_accept: bool = True
-    # Messages held ahead of the application. None = twice the threads in run(), 16 otherwise.
+    # Messages held ahead of the application. None = as many as it will begin with in a second, at most 16, or
+    # twice the threads of run() if that is more.
     prefetch: int | None = None
     # Messages held at once, those at work among them.
     max_in_flight: int = 500

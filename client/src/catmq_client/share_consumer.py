@@ -118,7 +118,9 @@ class ShareConsumer(Reader[ShareMessage]):
         self._state.changed.room.notify_all()
 
     def _give_up_all(self, within_s: float) -> None:
-        # Leaving frees what is left, in one step: a pull that still waits must not bring it back.
+        # The application never got what waits: its lease is not to count. A pull that is under way may bring
+        # it back, and then gives it back, too. Leaving frees what is left.
+        self._state.part()
         if not self._reporter.flush(within_s):
             log.warning("group %s: some failures were not reported; messages will be repeated", self.group)
         if not self._renewer.flush(within_s):

@@ -880,6 +880,15 @@ SELECT queue_id, first_offset, end_offset, epoch, grant_no, owner, deliveries, d
   FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues})
  ORDER BY queue_id, first_offset, end_offset LIMIT :most
 
+-- What share groups have yet to finish, of all queues (messagestore/inspect/node_counts.py).
+-- name: select_leased
+SELECT p.group_id, p.queue_id, p.next_offset
+  FROM share_position p
+  JOIN reader a ON a.group_id = p.group_id AND a.queue_id = p.queue_id AND a.epoch = p.epoch;
+SELECT r.group_id, r.queue_id, r.end_offset - r.first_offset, r.done
+  FROM share_run r
+  JOIN share_position p ON p.group_id = r.group_id AND p.queue_id = r.queue_id AND p.epoch = r.epoch
+
 -- name: delete_shares
 DELETE FROM share_position WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below;
 DELETE FROM share_run WHERE group_id = :group_id AND queue_id IN ({queues}) AND epoch < :below

@@ -6,6 +6,7 @@ changes nothing, and the caller reads it again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -320,6 +321,29 @@ def _standing(next_offset: int, runs: Sequence[ListedRun]) -> Standing:
     unfinished = sum(one.run.left.bit_count() for one in runs)
     oldest = min((one.lease_left_ms for one in live), default=None)
     return Standing(next_offset, len(runs), unfinished, sum(again), oldest)
+
+
+def read_leased(session: Session) -> dict[tuple[int, int], tuple[int, int]]:
+    """{(group, queue): (next offset, messages in leases)} of all share groups on a node."""
+    try:
+        positions, runs = (result.rows for result in session.run(step(session, "select_leased")))
+    except db_errors.Altered:
+        return {}  # a node without such tables
+    counts: Counter[tuple[int, int]] = Counter()
+    for group_id, queue, length, done in runs:
+        counts[group_id, queue] += length - sharing.bits_of(done).bit_count()
+    return {
+        (group_id, queue): (int(offset), counts[group_id, queue]) for group_id, queue, offset in positions
+    }
+
+
+def has_finished(session: Session, *, group_id: int, queue: int, offset: int) -> bool:
+    """Return True if a share group is done with a message, wherever its committed offset is."""
+    view = position_sql.read_views(session, group_id=group_id, queues=[queue]).get(queue)
+    if view is None or not view.has_started or offset >= (view.next_offset or 0):
+        return False
+    runs = list_runs(session, group_id=group_id, queues=[queue], most=MOST_LISTED)
+    return not any(one.run.epoch == view.epoch and one.run.has(offset) for one in runs)
 
 
 def list_runs(session: Session, *, group_id: int, queues: Sequence[int], most: int) -> list[ListedRun]:

@@ -1,6 +1,7 @@
 """sharer.py GROUP TOPIC LOG THREADS WORK_MS [LETHAL]: handles messages of a share group until SIGTERM.
 
-Writes a line at the begin and at the end of each handling; whole lines, also when it is killed. The process
+Writes a line at the begin and at the end of each handling; whole lines, also when it is killed; `t` is on
+the clock that all processes of the machine share. The process
 dies, as by kill -9, in the middle of the message whose body is LETHAL.
 """
 
@@ -24,17 +25,19 @@ class Work:
         self.lethal = lethal
 
     def handle(self, message: ShareMessage) -> None:
-        """Works for a while."""
+        """Works for a while; for so many seconds at a message "hold SECONDS"."""
         self.tell("begin", message)
-        time.sleep(self.work_s)
+        time.sleep(float(message.text.split()[1]) if message.text.startswith("hold ") else self.work_s)
         if message.text == self.lethal:
             os.kill(os.getpid(), signal.SIGKILL)
         self.tell("end", message)
 
     def tell(self, at: str, message: ShareMessage) -> None:
         """One line; `pid` tells members apart."""
-        place = {"queue": message.queue, "offset": message.offset, "deliveries": message.deliveries}
-        line = json.dumps({"at": at, "pid": os.getpid(), **place, "body": message.text})
+        place = {"queue": message.queue, "offset": message.offset, "grant": message.run.grant}
+        line = json.dumps(
+            {"at": at, "t": time.monotonic(), "pid": os.getpid(), **place, "body": message.text}
+        )
         os.write(self.log, line.encode() + b"\n")
 
 

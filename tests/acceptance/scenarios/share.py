@@ -6,14 +6,18 @@ dead letter in the end, and its neighbours are delivered again a few times at mo
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import time
+import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from catmq_client import NewMessage, Producer
@@ -25,6 +29,7 @@ PROGRAM = "tests/acceptance/programs/sharer.py"
 LEASE_S = 5.0
 SESSION_ENDED = "the session of"  # its leases end with it; on a busy machine a heartbeat may come late
 MOST_REPEATED = 5  # neighbours of a message that kills its worker
+Excuse = Callable[[dict[str, Any], dict[str, Any]], bool]
 
 
 @dataclass
@@ -74,10 +79,27 @@ class Crowd:
         """How often each message was begun, or ended."""
         return Counter(line["body"] for line in self.lines() if line["at"] == at)
 
+    def await_all(self, count: int, *, limit_s: float = 60) -> None:
+        """Returns when the group has so many members."""
+        admin = self.stage.terminal.admin
+        until(
+            lambda: admin.groups(search=self.group) and len(_members(self.stage, self.group)) == count,
+            limit_s=limit_s,
+        )
+
+    def await_finished(self, count: int, *, limit_s: float = 120) -> None:
+        """Returns when the messages with the numbers below `count` were handled and committed."""
+        wanted = {str(n) for n in range(count)}
+        until(lambda: self.bodies("end").keys() == wanted, limit_s=limit_s, every_s=0.25)
+        until(lambda: self.stage.terminal.admin.lag(self.group)["lag"] == 0, limit_s=60, every_s=0.25)
+
     def end(self) -> None:
-        """SIGTERM of all; returns when they ended in order."""
+        """SIGTERM of all; returns when they ended in order, and nothing is leased."""
         for one in self.members:
-            one.end()
+            one.popen.send_signal(signal.SIGTERM)
+        for one in self.members:
+            one.wait()
+        assert self.stage.terminal.admin.share_runs(self.group)["runs"] == [], "nothing is leased at the end"
 
 
 @contextmanager
@@ -97,13 +119,10 @@ def run(stage: Stage, *, members: int, seconds: int) -> str:
     crowd = Crowd(stage, topic, group, threads=4, work_ms=100)
     for _ in range(members):
         crowd.start()
-    until(lambda: stage.terminal.admin.groups(search=group) and len(_members(stage, group)) == members)
+    crowd.await_all(members)
     count = _disturb(stage, crowd, seconds=seconds, per_s=per_s)
-    wanted = {str(n) for n in range(count)}
-    until(lambda: crowd.bodies("end").keys() == wanted, limit_s=120, every_s=0.25)
-    until(lambda: stage.terminal.admin.lag(group)["lag"] == 0, limit_s=60, every_s=0.25)
+    crowd.await_finished(count)
     crowd.end()
-    assert stage.terminal.admin.share_runs(group)["runs"] == [], "nothing is leased at the end"
     verdict = f"{count} messages, {len(crowd.disturbed)} members disturbed; {judge(crowd)}"
     stage.say(verdict)
     return verdict
@@ -135,23 +154,32 @@ def _disturb(stage: Stage, crowd: Crowd, *, seconds: int, per_s: int) -> int:
     return sent
 
 
-def judge(crowd: Crowd) -> str:
-    """Raises AssertionError unless repeats have a reason; how many there were."""
+def judge(crowd: Crowd, *, excuses: Mapping[str, Excuse] = MappingProxyType({})) -> str:
+    """Raises AssertionError unless each repeat has a reason; how many there were of each.
+
+    It is a reason that the member that had the message was disturbed, or lost its session; `excuses` are
+    more, each a function of the two lines at which the message began.
+    """
     begins: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for line in crowd.lines():
         if line["at"] == "begin":
             begins[line["queue"], line["offset"]].append(line)
-    twice = [
-        place for place, lines in begins.items() if len({line["deliveries"] for line in lines}) < len(lines)
-    ]
+    twice = [place for place, lines in begins.items() if len({line["grant"] for line in lines}) < len(lines)]
     assert not twice, f"begun twice under one lease: {twice[:5]}"
-    repeated = {place: lines for place, lines in begins.items() if len(lines) > 1}
-    ended = crowd.disturbed | {one.popen.pid for one in crowd.members if SESSION_ENDED in one.err.read_text()}
-    idle = [
-        place for place, lines in repeated.items() if not any(line["pid"] in ended for line in lines[:-1])
-    ]
-    assert not idle, f"repeated although nobody who had it was disturbed: {idle[:5]}"
-    return f"{sum(len(lines) - 1 for lines in repeated.values())} repeated"
+    silent = {one.popen.pid for one in crowd.members if SESSION_ENDED in one.err.read_text()}
+    known: dict[str, Excuse] = {
+        "of disturbed members": lambda before, after: before["pid"] in crowd.disturbed,
+        "of members whose session ended": lambda before, after: before["pid"] in silent,
+        **excuses,
+    }
+    found: Counter[str] = Counter()
+    for lines in begins.values():
+        for before, after in pairwise(lines):
+            why = next((name for name, fits in known.items() if fits(before, after)), "")
+            assert why, f"repeated although nobody who had it was disturbed: {before} and {after}"
+            found[why] += 1
+    told = ", ".join(f"{count} {why}" for why, count in found.items())
+    return f"{found.total()} repeated" + (f": {told}" if told else "")
 
 
 def run_poison(stage: Stage, *, count: int, lethal: int) -> str:
@@ -183,3 +211,60 @@ def run_poison(stage: Stage, *, count: int, lethal: int) -> str:
     verdict = f"1 of {count} is dead after {deaths} workers, {repeated} others were handled again"
     stage.say(verdict)
     return verdict
+
+
+def run_held(stage: Stage, *, held_s: float, per_s: int) -> str:
+    """A handler holds one message for long, renewing its lease: nobody waits for it, and it comes once.
+
+    The committed offset stays behind it, so neither retention nor a restart can lose it.
+    """
+    topic, group = stage.fresh("slow"), stage.fresh("patient")
+    stage.terminal.admin.create_topic(topic, queues=1)
+    with Producer(stage.server.url, api_key=stage.server.api_key) as producer:
+        producer.send(topic, f"hold {held_s}".encode())
+    crowd = Crowd(stage, topic, group, threads=2, work_ms=1)
+    for _ in range(2):
+        crowd.start()
+    until(lambda: crowd.bodies("begin"), limit_s=60)
+    begun, sent, most_runs = time.monotonic(), 0, 0
+    with sending(stage, topic) as send:
+        while time.monotonic() < begun + held_s - 1:
+            send(sent, sent + per_s)
+            sent += per_s
+            wanted = {str(n) for n in range(sent)}
+            until(lambda wanted=wanted: crowd.bodies("end").keys() == wanted, limit_s=30, every_s=0.25)  # type: ignore[misc]
+            lag = stage.terminal.admin.lag(group)["queues"][0]
+            assert lag["committed"] == 0, f"the held message is not finished: {lag}"
+            most_runs = max(most_runs, len(stage.terminal.admin.share_runs(group)["runs"]))
+            time.sleep(max(0.0, begun + sent / per_s - time.monotonic()))
+    until(lambda: len(crowd.bodies("end")) == sent + 1, limit_s=30, every_s=0.25)
+    until(lambda: stage.terminal.admin.lag(group)["lag"] == 0, limit_s=60, every_s=0.25)
+    crowd.end()
+    assert set(crowd.bodies("begin").values()) == {1}, "nothing was delivered twice"
+    verdict = f"held for {held_s:.0f} s: {sent} others were handled meanwhile; at most {most_runs} runs"
+    stage.say(verdict)
+    return verdict
+
+
+def run_hung_up(stage: Stage) -> None:
+    """A member waits for messages and closes its connection: the next message is another member's at once."""
+    topic, group = stage.fresh("lonely"), stage.fresh("leavers")
+    stage.terminal.admin.create_topic(topic, queues=1)
+    place = stage.server.url.removeprefix("http://")
+    headers = {"Authorization": f"Bearer {stage.server.api_key}", "Content-Type": "application/json"}
+    paths = []
+    for name in ("gone", "there"):
+        me = {"name": name, "incarnation": str(uuid.uuid4()), "sdk": "t", "mode": "share", "topics": [topic]}
+        status, told = stage.server.call("POST", f"/api/v1/groups/{group}/consumers", me)
+        assert status in (200, 201), told
+        paths.append(f"/api/v1/consumers/{told['consumer_id']}/share")
+    with closing(http.client.HTTPConnection(place, timeout=60)) as waiting:
+        waiting.request("POST", paths[0], json.dumps({"wait_ms": 30_000}), headers)
+        with suppress(TimeoutError):
+            waiting.sock.settimeout(1.5)  # its thread waits by now
+            waiting.getresponse()
+    with sending(stage, topic) as send:
+        send(0, 1)
+    status, told = stage.server.call("POST", paths[1], {"wait_ms": 10_000})
+    assert status == 200, told
+    assert [run["deliveries"] for run in told["runs"]] == [1], "it was leased to the one that is gone"

@@ -17,7 +17,7 @@ from catmq_client.reading.fetcher import Pace
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState, lease_clock
 from catmq_client.sharing.messages import ShareMessage
-from catmq_client.sharing.runs import HeldRun, Place, RunReport, place_of
+from catmq_client.sharing.runs import RENEWED_AFTER, HeldRun, Place, RunReport, place_of
 
 log = logging.getLogger("catmq.consumer")
 
@@ -25,9 +25,7 @@ log = logging.getLogger("catmq.consumer")
 MOST_REPORTS = 1_000
 # A finished run waits so long for a pull to tell of it, s.
 LINGER_S = 0.01
-# Part of the lease after which it is renewed.
-RENEWED_AFTER = 1 / 3
-# Messages held ahead of an application that iterates or polls, at most.
+# Messages held ahead of the application, at most; with many threads, twice as many as these.
 PREFETCH = 16
 # Messages are held ahead that the application will begin with in this time, s.
 AHEAD_S = 1.0
@@ -63,6 +61,8 @@ class LeaseBook(GroupState):
         self.progress_at = time.monotonic()
         # All news are to be reported at once.
         self.hurried = False
+        # The consumer closes: what still comes is given back.
+        self.parting = False
         # Pulls under way: what is given back meanwhile might come back to us.
         self.pulls = 0
         self._pace = Pace()
@@ -182,6 +182,13 @@ class LeaseBook(GroupState):
         self.on_start()
         self._tell(run)
 
+    def part(self) -> None:
+        """Give back what the application never got; it counts as not delivered."""
+        with self.changed:
+            self.parting = True
+            for run in [*self.runs.values()]:
+                self.give_back(run, run.waiting_offsets())
+
     def accept(self, message: ShareMessage) -> bool:
         """See ShareMessage."""
         with self.changed:
@@ -240,13 +247,12 @@ class LeaseBook(GroupState):
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
             return 0
-        soon = min(
-            2 * self.most_at_work if self.in_run else PREFETCH, self._pace.per_s(self.finished) * AHEAD_S
-        )
+        most = max(PREFETCH, 2 * self.most_at_work) if self.in_run else PREFETCH
+        soon = min(most, self._pace.per_s(self.finished) * AHEAD_S)
         ahead = int(soon) if options.prefetch is None else options.prefetch
         waiting = sum(run.waiting for run in self.runs.values())
         room = min(self._idle() + ahead - waiting, options.max_in_flight - self.in_flight())
-        return room if room >= max(1, ahead // 4) or (room > 0 and not waiting) else 0
+        return room if room >= max(1, ahead // 2) or (room > 0 and not waiting) else 0
 
     def _idle(self) -> int:
         """Return how many messages the application would begin with at once."""
@@ -280,7 +286,7 @@ class LeaseBook(GroupState):
         due = [run for run in self.runs.values() if self._due_in_s(run, now, lease_now) <= 0]
         for run in due:
             self._tell_late(run, lease_now)
-        return [self._send(run, renews=_renewal_in_s(run, lease_now) <= 0) for run in due[:MOST_REPORTS]]
+        return [self._send(run, renews=run.renewal_in_s(lease_now) <= 0) for run in due[:MOST_REPORTS]]
 
     def due_in_s(self) -> float:
         """Return the seconds until something may be due."""
@@ -319,7 +325,7 @@ class LeaseBook(GroupState):
     def _due_in_s(self, run: HeldRun, now: float, lease_now: float) -> float:
         if run.sending:
             return math.inf
-        waits = [_renewal_in_s(run, lease_now)]
+        waits = [run.renewal_in_s(lease_now)]
         if run.news_since is not None:
             # What was lost before may be lost again: then others of its run are not to be repeated.
             at_once = self.hurried or run.leaving or run.deliveries > 1
@@ -364,36 +370,23 @@ class LeaseBook(GroupState):
             what = "%s: the lease has run out; nothing more of it begins until a broker has renewed it"
             log.warning(what, run)
 
-    def _ends_at(self, run: HeldRun, offset: int) -> float:
-        """Return when a message has been at work for too long, monotonic."""
-        limit_ms = self.share_options.max_processing_ms
-        end: float = math.inf if limit_ms is None else run.since[offset] + limit_ms / 1000
-        return max(end, run.wanted_until.get(offset, 0.0))
-
     def _let_go(self, now: float) -> None:
         """Give back what has been at work for too long, and what waits behind something that is."""
         if self.pulls and not self.in_run:
             return  # it would come back to an application that is away
         stands_still = self.stands_still(now) and not self.pulls
+        limit_ms = self.share_options.max_processing_ms
         for run in [*self.runs.values()]:
             late = [
-                offset for offset in run.since if self._ends_at(run, offset) <= now and run.is_ours(offset)
+                offset for offset in run.since if run.ends_at(offset, limit_ms) <= now and run.is_ours(offset)
             ]
             if late:
                 what = "%s: offsets %s at work for more than max_processing_ms; they are delivered again"
                 log.warning(what, run, late)
-            waiting = run.open.difference(run.since) if stands_still else ()
+            waiting = run.waiting_offsets() if stands_still else ()
             if late or waiting:
                 self.give_back(run, [*late, *waiting])
 
     def _count(self, run: HeldRun, sign: int) -> None:
         self.buffered += sign * len(run.buffer)
         self.buffered_bytes += sign * sum([len(message.body) for message in run.buffer])
-
-
-def _renewal_in_s(run: HeldRun, lease_now: float) -> float:
-    """Return the seconds until a run is to be renewed; infinite when nothing of it is held any more."""
-    if run.is_over():
-        return math.inf
-    renew_at: float = run.lease_until - run.lease_s * (1 - RENEWED_AFTER)
-    return 0.0 if run.wants_renewal else renew_at - lease_now

@@ -127,7 +127,8 @@ class Puller(LongPoll):
                 return
             self._in_pull = False
             self._recovers = self._recovers and "recover" not in plan.body
-            brought = book.take_over(runs, sent_at=sent_at)
+            parting = book.parting or book.closed
+            brought = not parting and book.take_over(runs, sent_at=sent_at)
             self._tell_shut(answer.get("queues", ()))
             if brought or plan.reports or waited_s * 2000 > plan.wait_ms:
                 self._empty.reset()
@@ -135,7 +136,7 @@ class Puller(LongPoll):
             else:
                 pause_s = self._empty.next_s()
             pause_s = max(pause_s, answer.get("retry_after_ms", 0) / 1000)
-        if book.closed:
+        if parting:
             self._free(plan.consumer_id, runs)
         elif pause_s:
             pokes = self._pokes
@@ -167,7 +168,7 @@ class Puller(LongPoll):
         """Give back what came after the end."""
         done = [
             {name: run[name] for name in ("queue", "first", "grant")}
-            | {"release": [message.offset for message in messages_of(run, NOBODY, Message)]}
+            | {"unseen": [message.offset for message in messages_of(run, NOBODY, Message)]}
             for run in runs
         ]
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from catmq_client.reading.state import lease_clock
 
 # Messages are delivered one by one from this delivery on.
 SUSPECT_FROM = 3
+# Part of the lease after which it is renewed.
+RENEWED_AFTER = 1 / 3
 # Queue, first offset and grant: a run that is leased again comes under another grant.
 Place = tuple[int, int, str]
 
@@ -52,6 +55,8 @@ class HeldRun(OwnedQueue):
         # Finished, or to be delivered again, of which the broker does not know yet; since when, monotonic.
         self.finished: set[int] = set()
         self.leaving: set[int] = set()
+        # Those on their way back that the application never got: that they were leased does not count.
+        self.unseen: set[int] = set()
         self.news_since: float | None = None
         # A report of it is under way.
         self.sending = False
@@ -128,9 +133,15 @@ class HeldRun(OwnedQueue):
         for offset in [*self.since]:
             self.finish(offset, self.version)
 
+    def waiting_offsets(self) -> set[int]:
+        """Return the offsets that the application never got."""
+        return self.open - self.since.keys() - self.reporting
+
     def give_back(self, offset: int) -> None:
         """Let an offset be delivered again, now and to anybody."""
         if self.is_ours(offset):
+            if offset not in self.since:
+                self.unseen.add(offset)
             self._close(offset)
             self.leaving.add(offset)
             self.buffer = type(self.buffer)(one for one in self.buffer if one.offset != offset)
@@ -143,9 +154,23 @@ class HeldRun(OwnedQueue):
         """The broker recorded a report."""
         self.finished -= report.finished
         self.leaving -= report.leaving
+        self.unseen -= report.leaving
         self.skipped -= report.finished
         if not (self.finished or self.leaving):
             self.news_since = None
+
+    def renewal_in_s(self, lease_now: float) -> float:
+        """Return the seconds until it is to be renewed; infinite when nothing of it is held any more."""
+        if self.is_over():
+            return math.inf
+        renew_at = self.lease_until - self.lease_s * (1 - RENEWED_AFTER)
+        return 0.0 if self.wants_renewal else renew_at - lease_now
+
+    def ends_at(self, offset: int, limit_ms: int | None) -> float:
+        """Return when a message has been at work for too long, monotonic: after `limit_ms` (None: never), or
+        when the application wanted."""
+        end = math.inf if limit_ms is None else self.since[offset] + limit_ms / 1000
+        return max(end, self.wanted_until.get(offset, 0.0))
 
     def is_suspect(self) -> bool:
         """Return True for a lease after workers were lost with these messages, twice at least."""
@@ -175,6 +200,7 @@ class RunReport:
     grant: str
     finished: frozenset[int]
     leaving: frozenset[int]
+    unseen: frozenset[int]
     renews: bool
     is_whole: bool
 
@@ -185,6 +211,7 @@ class RunReport:
             grant=run.grant,
             finished=frozenset(run.finished | run.skipped) if run.news_since is not None else frozenset(),
             leaving=frozenset(run.leaving),
+            unseen=frozenset(run.unseen),
             renews=renews and not run.is_over(),
             is_whole=run.is_over() and not run.leaving,
         )
@@ -196,8 +223,10 @@ class RunReport:
             return {**view, "all": True}
         if self.finished:
             view["finished"] = ranges(self.finished)
-        if self.leaving:
-            view["release"] = sorted(self.leaving)
+        if self.leaving - self.unseen:
+            view["release"] = sorted(self.leaving - self.unseen)
+        if self.unseen:
+            view["unseen"] = sorted(self.unseen)
         return {**view, "renew": True} if self.renews else view
 
 

@@ -132,7 +132,8 @@ class FakeShareGroup(FakeGroup):
         if run is None:
             return {**place, "state": "lost" if self._granted.get(one["grant"]) in self.runs else "gone"}
         finished = {offset for first, end in one.get("finished", ()) for offset in range(first, end)}
-        released = set(one.get("release", ())) - finished
+        unseen = set(one.get("unseen", ())) - finished
+        released = (set(one.get("release", ())) | unseen) - finished
         outside = (finished | released) - set(range(run.first, run.end))
         empty = any(first >= end for first, end in one.get("finished", ()))
         if outside or empty or (run.queue.id, run.first) != (one["queue"], one["first"]):
@@ -142,11 +143,11 @@ class FakeShareGroup(FakeGroup):
             return {**place, "state": "invalid", "detail": detail}
         run.done |= set(run.left) if one.get("all") else finished
         more = {}
-        if released == set(range(run.first, run.end)):
+        if released == set(range(run.first, run.end)) and not unseen:
             run.owner, run.grant, run.lease_until_ms = "", "", now_ms
         else:
             for offset in released.intersection(run.left):
-                self._alone(run, offset)
+                self._alone(run, offset).deliveries -= offset in unseen
             if one.get("renew"):
                 more = {"lease_ms": self.share_settings["lease_ms"]}
                 run.lease_until_ms = now_ms + more["lease_ms"]
