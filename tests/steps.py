@@ -107,9 +107,12 @@ ON_SERVERS = {
     for version in (*servers.VERSIONS, servers.INSTALLED)
     for suite in servers.SUITES
 }
+# Suites of others, which are downloaded: not in the gate.
+FOREIGN = (Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),)
 GROUPS = {
     "gate": STEPS,
     "acceptance": TIMED,
+    "foreign": FOREIGN,
     "servers": tuple(ON_SERVERS.values()),
     "servers-ci": tuple(ON_SERVERS[suite, one] for one in servers.IN_GATE for suite in servers.IN_CI),
 }
@@ -117,4 +120,4 @@ GROUPS = {
 
 def everything() -> tuple[Step, ...]:
     """All steps there are."""
-    return (*STEPS, CLIENTS, *ON_SERVERS.values())
+    return (*STEPS, CLIENTS, *FOREIGN, *ON_SERVERS.values())

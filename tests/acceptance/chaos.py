@@ -40,6 +40,7 @@ from tests.acceptance.scenarios import (
     soak,
     storm,
     takeover,
+    tasks,
     workers,
 )
 from tests.acceptance.scenarios.stage import Stage
@@ -74,6 +75,11 @@ def play_workers(stage: Stage, source: Path) -> None:
 def play_share_held(stage: Stage, source: Path) -> None:
     """A member of a share group holds one message for --times minutes (default 60): it stops nobody."""
     share.run_held(stage, held_s=60.0 * (stage.times or 60), per_s=5)
+
+
+def play_tasks(stage: Stage, source: Path) -> None:
+    """kill -9 of 20 workers of Django tasks (--times), then two restarts of the broker."""
+    tasks.run(stage, str(stage.directory / "shop.sqlite3"), kills=stage.times or 20, restarts=2)
 
 
 def play_main_job(stage: Stage, source: Path) -> None:
@@ -238,6 +244,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "takeover": play_takeover,
     "workers": play_workers,
     "share-held": play_share_held,
+    "tasks": play_tasks,
     "main-job": play_main_job,
     "storm": play_storm,
     "frozen": play_frozen,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +19,14 @@ from catmq_client.contrib.django_outbox.claims import LeaseLost
 from catmq_client.contrib.django_outbox.models import OutboxLane, OutboxMessage, OutboxRelay
 from catmq_client.contrib.django_outbox.relay import Relay
 from catmq_client.contrib.django_outbox.running import Running
-from catmq_client.errors import AnswerLost, ConnectFailed, InvalidRequest, OptionError, Unauthenticated
+from catmq_client.errors import (
+    AnswerLost,
+    ConnectFailed,
+    FieldError,
+    InvalidRequest,
+    OptionError,
+    Unauthenticated,
+)
 from tests.support import outboxes
 from tests.support.outboxes import Relays, bodies, commit
 from tests.support.simulated import SimulatedBroker
@@ -339,6 +348,41 @@ def test_a_second_transaction_with_a_key_waits_for_the_first_to_commit(relays: R
     assert order == ["first", "second"]
     relays.drain(relays.new())
     assert bodies(relays.broker, key="k") == ["first", "second"]
+
+
+def test_a_message_with_a_time_of_delivery_is_kept_by_the_broker_until_then(relays: Relays) -> None:
+    commit("later", deliver_at=datetime.now(UTC) + timedelta(hours=2))
+    relays.drain(relays.new())
+    assert (bodies(relays.broker), claims.counts()) == ([], (0, 0, 0, 0))
+    relays.broker.advance(3 * 3_600)
+    relays.broker.messages("t")
+    assert bodies(relays.broker) == ["later"]
+
+
+@pytest.mark.parametrize("wrong", [datetime(2030, 1, 1), datetime.now(UTC) + timedelta(days=367)])
+def test_a_time_of_delivery_that_no_broker_would_take_is_refused(relays: Relays, wrong: datetime) -> None:
+    with pytest.raises(OptionError, match="deliver_at="):
+        commit("later", deliver_at=wrong)
+
+
+def test_a_time_of_delivery_that_passed_while_no_relay_worked_means_now(relays: Relays) -> None:
+    commit("late", deliver_at=datetime.now(UTC) - timedelta(hours=2))
+    relays.drain(relays.new())
+    (sent,) = relays.broker.seen(PUBLISH)
+    assert "deliver_at_ms" not in sent.body["messages"][0]
+    assert bodies(relays.broker) == ["late"]
+
+
+def test_a_time_of_delivery_that_passed_after_the_first_try_is_left_out_of_the_next(relays: Relays) -> None:
+    commit("late", deliver_at=datetime.now(UTC) + timedelta(hours=2))
+    relays.broker.fail(PUBLISH, ConnectFailed("away"))
+    relay = relays.new()
+    relay.run_once()
+    OutboxMessage.objects.update(deliver_at_ms=time.time_ns() // 1_000_000 - 3_600_000)  # an hour ago
+    told = FieldError("messages[0].deliver_at_ms", "passed 3600 s ago")
+    relays.broker.fail(PUBLISH, InvalidRequest("wrong", status=400, errors=[told]))
+    relays.drain(relay)
+    assert (bodies(relays.broker), claims.counts()) == (["late"], (0, 0, 0, 0))
 
 
 def test_a_lane_that_is_missing_is_made(relays: Relays, engine: str) -> None:

@@ -1,10 +1,22 @@
-"""The settings of test sessions: the server's, and the outbox, as an application would install it."""
+"""The settings of test sessions: the server's, the outbox and tasks, as an application would install them."""
 
 from __future__ import annotations
 
 from catmq_site.settings import *  # noqa: F403
 from catmq_site.settings import INSTALLED_APPS as _SERVER
 
-INSTALLED_APPS = [*_SERVER, "catmq_client.contrib.django_outbox"]
+INSTALLED_APPS = [
+    *_SERVER,
+    "django_tasks",
+    "catmq_client.contrib.django_outbox",
+    "catmq_client.contrib.django_tasks",
+]
+TASKS = {
+    "default": {
+        "BACKEND": "catmq_client.contrib.django_tasks.CatmqBackend",
+        "QUEUES": ["default", "mails"],
+        "OPTIONS": {"MISSING_TASK_S": 5},
+    }
+}
 # One that is meant to be slow takes half a second for each login.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

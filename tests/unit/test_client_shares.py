@@ -396,3 +396,12 @@ def test_a_commit_that_nobody_takes_says_so(
     broker.fail("/share", Unavailable("later", status=503), times=10_000)
     with pytest.raises(Unavailable, match="not reported"):
         one.commit()
+
+
+def test_every_so_many_pulls_prefer_the_topics_in_reverse(broker: FakeBroker, make: Make) -> None:
+    broker.create_topic("u", queues=1)
+    broker.subscribe("g", "u")
+    one = make(topics=["t", "u"], reverse_topics_every=3, fetch_max_wait_ms=1)
+    until(lambda: one.poll(timeout_s=0.05) or len(broker.seen("/share$")) >= 6)
+    asked = [seen.body["topics"] for seen in broker.seen("/share$")[:6]]
+    assert asked == [["t", "u"], ["t", "u"], ["u", "t"]] * 2

@@ -147,6 +147,9 @@ class ShareConsumerOptions:
     session_timeout_ms: int | None = None
     # Where a new subscription starts: "earliest", "latest".
     auto_offset_reset: str = "earliest"
+    # Topics are preferred in their order. Each pull of so many prefers them in reverse, so that the last ones
+    # do not starve; None = none does.
+    reverse_topics_every: int | None = None
     # Messages one poll() returns at most.
     max_poll_records: int = 500
     # Bytes of one pull.

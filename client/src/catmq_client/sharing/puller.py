@@ -6,6 +6,7 @@ A pull whose answer was lost may have leased a run: the next one names what is h
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -48,6 +49,7 @@ class Puller(LongPoll):
         super().__init__(transport=transport, state=book, settle=settle)
         self._book = book
         self._topics = topics
+        self._plans = itertools.count(1)
         # The answer to a pull was lost, or thrown away.
         self._recovers = False
         self._empty = Backoff(max_ms=MOST_PAUSE_MS)
@@ -97,7 +99,9 @@ class Puller(LongPoll):
             "wait_ms": wait_ms,
         }
         if self._topics:
-            body["topics"] = self._topics
+            every = options.reverse_topics_every
+            is_reversed = every is not None and next(self._plans) % every == 0
+            body["topics"] = self._topics[::-1] if is_reversed else self._topics
         if reports:
             body["done"] = [report.view() for report in reports]
         if self._recovers:

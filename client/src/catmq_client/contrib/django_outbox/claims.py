@@ -7,6 +7,7 @@ transaction. So a relay that was frozen, and lost the lease meanwhile, changes n
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from catmq_client.sending.ids import uuid7
 
 LOOK_AT = 2_000  # waiting rows in one claim
 MAX_ERROR = 2_000
+# A time of delivery that passed so long ago is left out: brokers refuse one that passed ten minutes ago, and
+# clocks differ.
+PASSED_MS = 60_000
 
 WAITING, CLAIMED = OutboxMessage.State.WAITING, OutboxMessage.State.CLAIMED
 FAILED, HELD = OutboxMessage.State.FAILED, OutboxMessage.State.HELD
@@ -157,6 +161,8 @@ class Claims:
             for place, ids in batches.items():
                 batch_id = uuid.UUID(uuid7())
                 chosen = self._rows.filter(pk__in=ids, state=WAITING)
+                # Before the first send: a batch that is repeated has to be the same.
+                chosen.filter(deliver_at_ms__lt=_passed_ms()).update(deliver_at_ms=None)
                 chosen.update(state=CLAIMED, batch_id=batch_id, queue=place.queue)
                 made.add(batch_id)
         return made
@@ -179,24 +185,32 @@ class Claims:
             batch.update(state=WAITING, batch_id=None, queue=None)
 
     def fail(self, claimed: Claimed, errors: Mapping[int, str]) -> None:
-        """Mark rows that were refused for good (id → why); the others of the batch wait again."""
+        """Mark rows that were refused for good (id → why).
+
+        The others of the batch wait again, as do those whose time of delivery has passed meanwhile.
+        """
         with transaction.atomic(using=self.alias):
             self._renew()
-            for row, error in errors.items():
-                self._rows.filter(pk=row, batch_id=claimed.batch_id).update(
-                    state=FAILED, batch_id=None, queue=None, error=error[:MAX_ERROR]
-                )
+            for pk, error in errors.items():
+                row = self._rows.filter(pk=pk, batch_id=claimed.batch_id)
+                if not row.filter(deliver_at_ms__lt=_passed_ms()).update(deliver_at_ms=None):
+                    row.update(state=FAILED, batch_id=None, queue=None, error=error[:MAX_ERROR])
             batch = self._rows.filter(batch_id=claimed.batch_id)
             batch.update(state=WAITING, batch_id=None, queue=None)
 
 
 def _on_the_wire(row: OutboxMessage) -> dict[str, Any]:
     given = {"key": row.key, "tag": row.tag, "trace_id": row.trace_id, "queue": row.queue}
+    given |= {"deliver_at_ms": row.deliver_at_ms}
     return {
         "body_bytes": bytes(row.body),
         "headers": json.loads(row.headers),
         **{name: value for name, value in given.items() if value is not None},
     }
+
+
+def _passed_ms() -> int:
+    return time.time_ns() // 1_000_000 - PASSED_MS
 
 
 def counts(*, using: str | None = None) -> Counts:

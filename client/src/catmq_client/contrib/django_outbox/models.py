@@ -39,8 +39,9 @@ class UtcNow(models.Func):
 class OutboxMessage(models.Model):
     """A message that is not confirmed yet; its row goes when it is.
 
-    `slot` is that of the key, None without one. `batch_id` and `queue` are those it is sent with, set while
-    it is claimed; `size` is about what it takes in a request, bytes.
+    `slot` is that of the key, None without one. Brokers keep the message until `deliver_at_ms` (since 1970,
+    UTC). `batch_id` and `queue` are those it is sent with, set while it is claimed; `size` is about what it
+    takes in a request, bytes.
     """
 
     class State(models.IntegerChoices):
@@ -57,6 +58,7 @@ class OutboxMessage(models.Model):
     trace_id = models.CharField(max_length=MAX_TRACE, null=True)  # noqa: DJ001
     body = models.BinaryField()
     size = models.PositiveIntegerField()
+    deliver_at_ms = models.BigIntegerField(null=True)
     created_at = models.DateTimeField()
     state = models.PositiveSmallIntegerField(choices=State.choices, default=State.WAITING)
     batch_id = models.UUIDField(null=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json as json_text
+import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from django.db import router, transaction
@@ -17,14 +19,16 @@ from catmq_client.contrib.django_outbox.models import (
     OutboxMessage,
     UtcNow,
 )
-from catmq_client.errors import CatmqError
+from catmq_client.errors import CatmqError, OptionError
 from catmq_client.sending.ids import uuid7
-from catmq_client.sending.new_messages import as_headers, as_text, body_bytes
+from catmq_client.sending.new_messages import as_headers, as_text, body_bytes, due
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
 
 # Every message of an outbox carries this header: what it is known by, however often it is stored.
 ID_HEADER = "catmq-outbox-id"
+# What brokers keep a message for, at most.
+MOST_DELAY_MS = 366 * 86_400_000
 
 
 class OutsideTransaction(CatmqError, code="outside_transaction"):
@@ -40,14 +44,16 @@ def send(
     tag: str | None = None,
     headers: Mapping[str, str] | None = None,
     trace_id: str | None = None,
+    deliver_at: datetime | None = None,
     using: str | None = None,
 ) -> OutboxMessage:
     """Put a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
 
     `body` is bytes or text, or `json` any value. Messages with the same key are sent in the order in which
     their transactions commit. For that the key's lane is locked until the commit (on SQLite everything is):
-    send last, and repeat a transaction that the database ends for a deadlock. `using`: the database alias,
-    default the outbox's own. Raises OutsideTransaction, OptionError.
+    send last, and repeat a transaction that the database ends for a deadlock. Brokers keep the message
+    until `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias, default the
+    outbox's own. Raises OutsideTransaction, OptionError.
     """
     alias = using or router.db_for_write(OutboxMessage)
     connection = transaction.get_connection(alias)
@@ -70,5 +76,13 @@ def send(
         trace_id=None if trace_id is None else as_text("trace_id", trace_id, MAX_TRACE),
         body=data,
         size=OVERHEAD_BYTES + len(data) + sum(len(name) + len(text) for name, text in given.items()),
+        deliver_at_ms=None if deliver_at is None else _due_ms(deliver_at),
         created_at=UtcNow(),
     )
+
+
+def _due_ms(deliver_at: datetime) -> int:
+    at_ms = due(None, deliver_at)["deliver_at_ms"]
+    if at_ms > time.time_ns() // 1_000_000 + MOST_DELAY_MS:
+        raise OptionError(f"deliver_at={deliver_at!r}: brokers keep a message for 366 days at most")
+    return at_ms

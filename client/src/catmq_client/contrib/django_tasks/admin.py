@@ -1,0 +1,113 @@
+"""Tasks in Django's admin: a list, their errors, and the actions retry and discard."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+
+from catmq_client.contrib.django_tasks.conf import TaskSettings
+from catmq_client.contrib.django_tasks.models import TaskRecord, TaskSchedule
+from catmq_client.contrib.django_tasks.working import upkeep
+
+Change = Callable[[TaskSettings, Sequence[str]], int]
+
+
+class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic when the program runs
+    """Rows that only workers and the actions change."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """False for the form; the actions ask for it themselves."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_act_permission(self, request: HttpRequest) -> bool:
+        """Return True if a user may retry and discard: whoever may change tasks."""
+        return request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}")
+
+
+@admin.register(TaskRecord)
+class TaskRecordAdmin(ReadOnly):
+    """Tasks, the latest first."""
+
+    list_display = ("id", "status", "path", "queue_name", "priority", "begun", "enqueued_at", "finished_at")
+    list_filter = ("status", "queue_name", "backend_name")
+    search_fields = ("id", "path")
+    show_full_result_count = False
+    actions = ("retry", "discard")
+    fieldsets = (
+        (None, {"fields": ("id", "status", "path", "arguments", "value", "tracebacks")}),
+        (
+            "Way",
+            {"fields": ("queue_name", "priority", "backend_name", "max_attempts", "worker_ids", "message")},
+        ),
+        ("Times", {"fields": ("enqueued_at", "run_after", "started_at", "last_attempted_at", "finished_at")}),
+    )
+
+    @admin.display(description="attempts")
+    def begun(self, record: TaskRecord) -> int:
+        return len(record.worker_ids)
+
+    @admin.display(description="arguments")
+    def arguments(self, record: TaskRecord) -> str:
+        return format_html(
+            "<pre>{}</pre>", json.dumps([record.args, record.kwargs], indent=1, ensure_ascii=False)
+        )
+
+    @admin.display(description="return value")
+    def value(self, record: TaskRecord) -> str:
+        return format_html("<pre>{}</pre>", json.dumps(record.return_value, indent=1, ensure_ascii=False))
+
+    @admin.display(description="errors")
+    def tracebacks(self, record: TaskRecord) -> str:
+        return (
+            format_html_join("", "<pre>{}</pre>", ((error["traceback"],) for error in record.errors)) or "-"
+        )
+
+    @admin.display(description="message")
+    def message(self, record: TaskRecord) -> str:
+        """The id of its last message, with a link if CATMQ_PORTAL_URL is set."""
+        portal = getattr(settings, "CATMQ_PORTAL_URL", None)
+        if not portal or not record.message_id:
+            return record.message_id or "-"
+        topic = upkeep.settings_of(record.backend_name).topic(record.queue_name, record.priority)
+        link = f"{portal.rstrip('/')}/messages/{topic}/{record.message_id}"
+        return format_html('<a href="{}">{}</a>', link, record.message_id)
+
+    @admin.action(description="Retry: one more attempt", permissions=["act"])
+    def retry(self, request: HttpRequest, chosen: QuerySet[TaskRecord]) -> None:
+        self._change(request, chosen, upkeep.retry, "get one more attempt")
+
+    @admin.action(description="Discard: never run", permissions=["act"])
+    def discard(self, request: HttpRequest, chosen: QuerySet[TaskRecord]) -> None:
+        self._change(request, chosen, upkeep.discard, "are discarded")
+
+    def _change(self, request: HttpRequest, chosen: QuerySet[TaskRecord], change: Change, done: str) -> None:
+        ids: dict[str, list[str]] = defaultdict(list)
+        for task_id, backend in chosen.values_list("pk", "backend_name"):
+            ids[backend].append(task_id)
+        number = sum(change(upkeep.settings_of(backend), some) for backend, some in ids.items())
+        wanted = sum(map(len, ids.values()))
+        level = messages.SUCCESS if number == wanted else messages.WARNING
+        left = f"; {wanted - number} have another status and are left" if number < wanted else ""
+        self.message_user(request, f"{number} tasks {done}{left}.", level)
+
+
+@admin.register(TaskSchedule)
+class TaskScheduleAdmin(ReadOnly):
+    """Schedules, and when each is due next."""
+
+    list_display = ("name", "rule", "due_at")
+    search_fields = ("name",)

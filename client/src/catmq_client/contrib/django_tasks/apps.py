@@ -1,0 +1,14 @@
+"""The application as Django knows it."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class TasksConfig(AppConfig):
+    """Tasks: its tables begin with `catmq_task`."""
+
+    name = "catmq_client.contrib.django_tasks"
+    label = "catmq_tasks"
+    verbose_name = "CatMQ tasks"
+    default_auto_field = "django.db.models.BigAutoField"

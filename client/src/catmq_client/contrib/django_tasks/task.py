@@ -1,0 +1,81 @@
+"""A task with its own attempts, pauses and time limit, and the way from a path to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from catmq_client.contrib.django_tasks.compat import InvalidTask, Task, TaskResult
+from catmq_client.contrib.django_tasks.conf import MOST_ATTEMPTS
+
+if TYPE_CHECKING:
+    AnyTask = Task[..., Any]
+    AnyResult = TaskResult[..., Any]
+else:
+    AnyTask, AnyResult = Task, TaskResult
+
+# Called with the exception and the result so far; returns the seconds until the next attempt, None for none.
+Backoff = Callable[[BaseException, AnyResult], float | None]
+
+
+class TaskMissing(ImportError):
+    """The path of a task leads to nothing, or to something else, in this release of the application."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatmqTask(AnyTask):
+    """A task of this backend. None takes what the backend says."""
+
+    # How often it is begun at most.
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    # How long an attempt may take, s.
+    timeout: int | None = None
+
+    def using(self, **changes: Any) -> CatmqTask:
+        """Return the task with some of its fields changed; None leaves one as it is."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def check_fields(task: AnyTask) -> None:
+    """Raise InvalidTask if a field that only tasks of this backend have is wrong."""
+    attempts, backoff, timeout = (
+        getattr(task, name, None) for name in ("max_attempts", "backoff", "timeout")
+    )
+    if attempts is not None and not (type(attempts) is int and 1 <= attempts <= MOST_ATTEMPTS):
+        raise InvalidTask(f"max_attempts must be a whole number from 1 to {MOST_ATTEMPTS}, not {attempts!r}")
+    if backoff is not None and not callable(backoff):
+        raise InvalidTask(f"backoff must be a function of (exception, task_result), not {backoff!r}")
+    if timeout is not None and not (type(timeout) is int and timeout >= 1):
+        raise InvalidTask(f"timeout must be whole seconds, at least 1, not {timeout!r}")
+
+
+def restored(task: AnyTask, **changes: Any) -> AnyTask:
+    """Return a task with other values, unchecked: it was checked where it was enqueued.
+
+    Settings may have changed since, such as the queues of the backend.
+    """
+    made: AnyTask = object.__new__(type(task))
+    for one in fields(task):
+        object.__setattr__(made, one.name, changes.get(one.name, getattr(task, one.name)))
+    return made
+
+
+def find_task(path: str) -> AnyTask:
+    """Return the task whose function has this path. Raises TaskMissing.
+
+    The name may be that of the function, if the module has the task under another one. Nothing else is
+    returned, so a message cannot make a worker call any function.
+    """
+    module_name, _, name = path.rpartition(".")
+    try:
+        module = import_module(module_name)
+        found = getattr(module, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TaskMissing(f"task {path} cannot be imported: {error}") from error
+    for one in (found, *vars(module).values()):
+        if isinstance(one, Task) and one.module_path == path:
+            return one
+    raise TaskMissing(f"{path} is no task: decorate it with @task")

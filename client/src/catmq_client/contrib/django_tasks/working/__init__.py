@@ -1,0 +1,1 @@
+"""The worker: receives tasks, runs them, and keeps their rows."""

@@ -1,0 +1,334 @@
+"""One delivery of a task: it is claimed, called, and its end is written before its message is accepted."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from django.conf import settings as django_settings
+from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, reset_queries
+
+from catmq_client.contrib.django_tasks.compat import TaskContext, task_backends, task_finished, task_started
+from catmq_client.contrib.django_tasks.conf import TaskSettings
+from catmq_client.contrib.django_tasks.jobs import MOST_BYTES, Job, WrongMessage, json_of, parse, send
+from catmq_client.contrib.django_tasks.models import TaskRecord
+from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
+from catmq_client.contrib.django_tasks.working.records import (
+    Claim,
+    Place,
+    Verdict,
+    WorkerLost,
+    records_of,
+)
+from catmq_client.errors import CatmqError
+from catmq_client.http.backoff import Backoff
+
+log = logging.getLogger("catmq.tasks")
+
+R = TypeVar("R")
+
+# The pause before the second attempt, and the longest; each doubles, and varies by a tenth, s.
+FIRST_PAUSE_S, MOST_PAUSE_S, VARIES = 5.0, 600.0, 0.1
+# A task without a row waits for the commit of its caller: so often, for so long.
+ROW_TRIES, ROW_PAUSE_S = 60, 1.0
+# A task without a function waits for a worker that has it.
+MISSING_PAUSE_S = 5.0
+# The end of a task is written again for so long while the database is away.
+PERSIST_S = 60.0
+
+
+class TaskTimeout(CatmqError, code="task_timeout"):
+    """An attempt took longer than it may; its thread cannot be stopped."""
+
+    # Where its thread was.
+    told: str | None = None
+
+
+class ResultRefused(ValueError):
+    """A task returned what no row can have: too much, or text that the database refuses."""
+
+
+class TaskRecordMissing(CatmqError, code="task_record_missing"):
+    """A message of a task without a row: its transaction was rolled back, or the row was deleted."""
+
+
+class Delivery(Protocol):
+    """A message, and what is said of it."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def deliveries(self) -> int: ...
+    def accept(self) -> bool: ...
+    def release(self) -> bool: ...
+    def reject(self, error: BaseException | str = "") -> bool: ...
+
+
+class Attempt:
+    """A task at work. Its end is written once: by the thread that calls it, or by the clock."""
+
+    def __init__(self, claim: Claim, task: AnyTask, delivery: Delivery) -> None:
+        self.claim, self.task, self.delivery = claim, task, delivery
+        self.result: AnyResult = claim.record.result(task)
+        limit_s = claim.job.timeout
+        self.deadline = None if limit_s is None else time.monotonic() + limit_s
+        self.thread = threading.get_ident()
+        self._lock, self._over = threading.Lock(), False
+
+    def end(self) -> bool:
+        """Return True to the first who asks: it writes the end."""
+        with self._lock:
+            was_over, self._over = self._over, True
+            return not was_over
+
+    def timed_out(self) -> TaskTimeout:
+        """Return the error of an attempt that takes too long, with the place where it is."""
+        error = TaskTimeout(f"task {self.claim.job.path} did not return within {self.claim.job.timeout} s")
+        frame = sys._current_frames().get(self.thread)
+        where = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        error.told = f"{where}{type(error).__name__}: {error}\n"
+        return error
+
+
+class Execution:
+    """Runs the tasks of one backend; safe to share between threads.
+
+    `on_begin` gets each attempt before its task is called, and `on_end` the row afterwards. While the
+    database is away, a task is neither begun nor given up until `is_stopping()`.
+    """
+
+    def __init__(
+        self,
+        settings: TaskSettings,
+        worker: str,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+        on_begin: Callable[[Attempt], object] = lambda attempt: None,
+        on_end: Callable[[TaskRecord], object] = lambda record: None,
+        is_test: bool = False,
+    ) -> None:
+        """`is_test`: connections are the caller's, in a transaction, and Ctrl-C ends the caller."""
+        self._settings, self._worker = settings, worker
+        self._is_stopping, self.on_begin, self._on_end = is_stopping, on_begin, on_end
+        self._renew_connections: Callable[[], object] = _nothing if is_test else close_old_connections
+        self._passes = (KeyboardInterrupt,) if is_test else ()
+        self._records = records_of(settings)
+
+    def handle(self, delivery: Delivery) -> None:
+        """Do with a message what is to be done, and accept it; leave it if the worker ends before that."""
+        try:
+            job = parse(delivery.body)
+        except WrongMessage as error:
+            log.error("message %s is made a dead letter: %s", delivery.message_id, error)
+            delivery.reject(error)
+            return
+        self._renew_connections()
+        if django_settings.DEBUG:
+            reset_queries()
+        is_settled = False
+        try:
+            is_settled = self._handle(job, delivery)
+        except CatmqError as error:
+            log.error("task %s is delivered again: %s", job.id, error)
+        except Exception:
+            log.exception("internal error: task %s is delivered again", job.id)
+        finally:
+            if not is_settled:
+                delivery.release()
+            self._renew_connections()
+
+    def end(self, attempt: Attempt, error: BaseException | None, value: Any = None) -> bool:
+        """Write the end of an attempt whose `end()` was True; return True if its message is settled then."""
+        if error is None:
+            try:
+                return self._succeeded(attempt, value)
+            except DatabaseError as refused:
+                error = ResultRefused(
+                    f"the result of task {attempt.claim.job.path} cannot be kept: {refused}"
+                )
+        return self._failed(attempt, error)
+
+    def _handle(self, job: Job, delivery: Delivery) -> bool:
+        """Return True if nothing more is to be said of the message."""
+        if job.is_early():
+            send(job, self._settings, due_ms=job.run_after_ms)
+            return delivery.accept() or True
+        token = job.token_of(attempt=delivery.attempt, deliveries=delivery.deliveries)
+        missing: BaseException | None = None
+        task: AnyTask | None = None
+        try:
+            task = find_task(job.path)
+        except Exception as error:  # noqa: BLE001 - a module that cannot be imported may raise anything
+            if job.waits * MISSING_PAUSE_S < self._settings.missing_task_s:
+                log.warning("task %s waits for a worker that has it: %s", job.id, error)
+                return self._put_off(job, token, delivery, MISSING_PAUSE_S)
+            missing = error
+        place = Place(token, delivery.message_id, self._worker)
+        claim = self._persist(lambda: self._records.claim(job, place), for_ever=True)
+        return claim is not None and self._claimed(claim, task, missing, delivery)
+
+    def _claimed(
+        self, claim: Claim, task: AnyTask | None, missing: BaseException | None, delivery: Delivery
+    ) -> bool:
+        job = claim.job
+        if claim.verdict is Verdict.MISSING:
+            return self._wait_for_row(claim, delivery)
+        if claim.verdict is Verdict.RUN and task is not None:
+            return self._run(Attempt(claim, task, delivery))
+        if claim.verdict is Verdict.RUN:
+            error = missing or TaskMissing(job.path)
+            if self._persist(lambda: self._records.fail(claim, error)) is None:
+                return False
+            return self._has_failed(claim, None, delivery, error)
+        if claim.verdict is Verdict.USED_UP:
+            return self._has_failed(claim, task, delivery, WorkerLost("its workers were lost"))
+        delivery.accept()
+        return True
+
+    def _wait_for_row(self, claim: Claim, delivery: Delivery) -> bool:
+        job = claim.job
+        if job.is_direct and job.waits < ROW_TRIES:
+            return self._put_off(job, claim.token, delivery, ROW_PAUSE_S)
+        error = TaskRecordMissing(f"task {job.id} {job.path} has no row: it was rolled back, or deleted")
+        log.error("%s; its message is made a dead letter", error)
+        delivery.reject(error)
+        return True
+
+    def _put_off(self, job: Job, token: int, delivery: Delivery, pause_s: float) -> bool:
+        if self._persist(lambda: self._records.put_off(job, token, delay_s=pause_s)) is None:
+            return False
+        delivery.accept()
+        return True
+
+    def _run(self, attempt: Attempt) -> bool:
+        self.on_begin(attempt)
+        _tell(task_started, self._settings, attempt.result)
+        error, value = None, None
+        try:
+            value = _call(attempt)
+        except self._passes:
+            raise
+        except BaseException as raised:  # noqa: BLE001 - SystemExit in a task fails the task, not the worker
+            error = raised
+        if attempt.end():
+            return self.end(attempt, error, value)
+        log.warning("task %s returned after its time limit: its result is dropped", attempt.claim.job.id)
+        return True
+
+    def _succeeded(self, attempt: Attempt, value: Any) -> bool:
+        claim = attempt.claim
+        kept = self._persist(lambda: self._records.succeed(claim, value))
+        if kept is None:
+            return False
+        if kept:
+            self._finished(claim, attempt.task)
+        else:
+            log.warning(
+                "task %s was done, but is somebody else's by now: its result is dropped", claim.job.id
+            )
+        attempt.delivery.accept()
+        return True
+
+    def _failed(self, attempt: Attempt, error: BaseException) -> bool:
+        claim, job = attempt.claim, attempt.claim.job
+        pause_s = self._pause_s(attempt, error)
+        if pause_s is None:
+            mine = self._persist(lambda: self._records.fail(claim, error))
+            if mine:
+                return self._has_failed(claim, attempt.task, attempt.delivery, error)
+        else:
+            what = "task %s %s: attempt %d failed; the next one in %.1f s"
+            log.warning(what, job.id, job.path, len(claim.record.worker_ids), pause_s, exc_info=error)
+            later_s = pause_s
+            mine = self._persist(lambda: self._records.retry(claim, error, delay_s=later_s))
+            if mine:
+                self._on_end(claim.record)
+        if mine is None:
+            return False
+        attempt.delivery.accept()
+        return True
+
+    def _has_failed(
+        self, claim: Claim, task: AnyTask | None, delivery: Delivery, error: BaseException
+    ) -> bool:
+        """A task has failed for good, and that is written."""
+        log.error("task %s %s: failed", claim.job.id, claim.job.path, exc_info=error)
+        self._finished(claim, task)
+        if self._settings.dead:
+            delivery.reject(error)
+        else:
+            delivery.accept()
+        return True
+
+    def _pause_s(self, attempt: Attempt, error: BaseException) -> float | None:
+        """Return the pause before the next attempt; None if there is none."""
+        begun = len(attempt.claim.record.worker_ids)
+        if begun >= attempt.claim.job.max_attempts or isinstance(error, ResultRefused):
+            return None
+        backoff = getattr(attempt.task, "backoff", None)
+        if backoff is not None:
+            try:
+                asked = backoff(error, attempt.result)
+                return None if asked is None else min(max(0.0, float(asked)), 365 * 86_400.0)
+            except Exception:
+                log.exception("backoff of task %s failed: the usual pause is taken", attempt.claim.job.path)
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** (begun - 1), MOST_PAUSE_S)
+        return pause_s * random.uniform(1 - VARIES, 1 + VARIES)
+
+    def _finished(self, claim: Claim, task: AnyTask | None) -> None:
+        self._on_end(claim.record)
+        if task is not None:
+            _tell(task_finished, self._settings, claim.record.result(task))
+
+    def _persist(self, work: Callable[[], R], *, for_ever: bool = False) -> R | None:
+        """Return what `work` returns, which is one change of the database; repeated while that is away.
+
+        None: it stayed away, or the worker ends; the lease then brings the message back.
+        """
+        backoff, give_up_at = Backoff(), time.monotonic() + PERSIST_S
+        while True:
+            try:
+                return work()
+            except (OperationalError, InterfaceError) as error:
+                if self._is_stopping() or (not for_ever and time.monotonic() > give_up_at):
+                    log.error("a task is left to the end of its lease, the database is away: %s", error)
+                    return None
+                log.warning("the application's database cannot be used, will retry: %s", error)
+                time.sleep(backoff.next_s())
+                self._renew_connections()
+
+
+def _call(attempt: Attempt) -> Any:
+    """Return what the task returns, as JSON has it. Raises ResultRefused, and what the task raises."""
+    task, result = attempt.task, attempt.result
+    first = (TaskContext(task_result=result),) if task.takes_context else ()
+    value = json_of(
+        task.call(*first, *result.args, **result.kwargs), f"the result of task {task.module_path}"
+    )
+    size = len(repr(value))
+    if size > MOST_BYTES:
+        raise ResultRefused(
+            f"task {task.module_path} returned about {size} bytes: at most {MOST_BYTES} are kept"
+        )
+    return value
+
+
+def _tell(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
+    """Send a signal; a receiver that fails changes nothing for the task."""
+    for receiver, error in signal.send_robust(sender=type(task_backends[settings.alias]), task_result=result):
+        if isinstance(error, Exception):
+            log.error("receiver %r failed for task %s", receiver, result.id, exc_info=error)
+
+
+def _nothing() -> None:
+    """Leave connections as they are."""

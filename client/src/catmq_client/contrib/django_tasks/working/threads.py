@@ -1,0 +1,147 @@
+"""The threads that run tasks, and the clock that gives up those that take too long."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+
+from django.db import connections
+
+from catmq_client.contrib.django_tasks.working.execution import Attempt, Delivery, Execution
+
+log = logging.getLogger("catmq.tasks")
+
+CLOCK_S = 0.2
+
+
+class Threads:
+    """So many threads, of which each handles one message at a time.
+
+    Python cannot stop a thread. One whose task takes longer than it may is left alone, and another takes its
+    place; if that has happened as often as there are threads, `is_worn_out`.
+    """
+
+    def __init__(self, count: int, execution: Execution) -> None:
+        self.count = count
+        self.is_worn_out = False
+        self._execution = execution
+        self._deliveries: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        # Threads that may take a message, and what was put and is not done.
+        self._idle = 0
+        self._left: list[Delivery] = []
+        # By thread: attempts under way, and those that were given up.
+        self._at_work: dict[int, Attempt] = {}
+        self._lost: set[int] = set()
+        self._ends = False
+        for _ in range(count):
+            self._start()
+        threading.Thread(target=self._watch, name="catmq-task-clock", daemon=True).start()
+
+    def wait_for_idle(self, timeout_s: float) -> int:
+        """Return how many messages may be put; waits until there is room for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle > 0 or self.is_worn_out, timeout_s)
+            return 0 if self.is_worn_out else self._idle
+
+    def put(self, delivery: Delivery) -> None:
+        with self._changed:
+            self._idle -= 1
+            self._left.append(delivery)
+        self._deliveries.put(delivery)
+
+    def begun(self, attempt: Attempt) -> None:
+        """Note what a thread does; the clock watches it."""
+        with self._changed:
+            self._at_work[threading.get_ident()] = attempt
+
+    @property
+    def lost(self) -> int:
+        return len(self._lost)
+
+    def is_busy(self) -> bool:
+        with self._changed:
+            return bool(self._left)
+
+    def running(self) -> list[str]:
+        """Return the ids of the tasks at work."""
+        with self._changed:
+            return [attempt.claim.job.id for attempt in self._at_work.values()]
+
+    def drain(self, timeout_s: float) -> list[Delivery]:
+        """Wait for what is at work; return what is not done by then."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._left, timeout_s)
+            self._ends = True
+            left = [*self._left]
+        for _ in range(self.count):
+            self._deliveries.put(None)
+        return left
+
+    def _start(self) -> None:
+        with self._changed:
+            self._idle += 1
+        threading.Thread(target=self._run, name="catmq-task", daemon=True).start()
+
+    def _run(self) -> None:
+        me = threading.get_ident()
+        try:
+            while (delivery := self._deliveries.get()) is not None:
+                try:
+                    self._execution.handle(delivery)
+                except BaseException:
+                    log.exception("internal error in a thread of tasks; continuing")
+                if not self._is_free(me, delivery):
+                    return
+        finally:
+            connections.close_all()
+
+    def _is_free(self, me: int, delivery: Delivery) -> bool:
+        """Return False if another thread took this one's place."""
+        with self._changed:
+            self._at_work.pop(me, None)
+            was_lost = me in self._lost
+            self._lost.discard(me)
+            if not was_lost:
+                self._left.remove(delivery)
+                self._idle += 1
+            self._changed.notify_all()
+            return not was_lost
+
+    def _watch(self) -> None:
+        while not self._ends:
+            time.sleep(CLOCK_S)
+            try:
+                for me, attempt in self._late():
+                    self._give_up(me, attempt)
+            except Exception:
+                log.exception("internal error in the clock of tasks; continuing")
+            finally:
+                connections.close_all()
+
+    def _late(self) -> list[tuple[int, Attempt]]:
+        now = time.monotonic()
+        with self._changed:
+            return [
+                (me, one)
+                for me, one in self._at_work.items()
+                if one.deadline is not None and one.deadline <= now and me not in self._lost
+            ]
+
+    def _give_up(self, me: int, attempt: Attempt) -> None:
+        with self._changed:
+            # In one step: the thread may be coming back by itself.
+            if self._at_work.get(me) is not attempt or not attempt.end():
+                return
+            self._lost.add(me)
+            self._left.remove(attempt.delivery)
+            self.is_worn_out = len(self._lost) >= self.count
+            self._changed.notify_all()
+        error = attempt.timed_out()
+        log.error("%s: its thread is left alone, %d of %d are now", error, len(self._lost), self.count)
+        if not self._execution.end(attempt, error):
+            attempt.delivery.release()
+        if not self.is_worn_out:
+            self._start()

@@ -1,0 +1,91 @@
+"""Rows of tasks as operators and time change them: retry, discard, prune, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Count
+from django.utils import timezone
+
+from catmq_client.contrib.django_tasks.compat import task_backends
+from catmq_client.contrib.django_tasks.conf import TaskSettings
+from catmq_client.contrib.django_tasks.enqueueing import job_of
+from catmq_client.contrib.django_tasks.jobs import TOKENS_A_MESSAGE, alias_of, send
+from catmq_client.contrib.django_tasks.models import TaskRecord
+from catmq_client.contrib.django_tasks.task import AnyTask, TaskMissing
+
+Status = TaskRecord.Status
+# Deleted at once.
+PRUNE_ROWS = 1_000
+
+
+def settings_of(alias: str) -> TaskSettings:
+    """Return the settings of a backend. Raises ValueError if it is none of ours."""
+    backend: Any = task_backends[alias]
+    if not isinstance(getattr(backend, "settings", None), TaskSettings):
+        raise ValueError(f"backend {alias!r} of TASKS is no CatmqBackend")
+    found: TaskSettings = backend.settings
+    return found
+
+
+def retry(settings: TaskSettings, ids: Iterable[str]) -> int:
+    """Give tasks that have failed or were discarded one more attempt, now; return their number."""
+    return sum(_retry_one(settings, task_id) for task_id in ids)
+
+
+def _retry_one(settings: TaskSettings, task_id: str) -> bool:
+    alias = alias_of(settings)
+    rows = TaskRecord.objects.using(alias).filter(pk=task_id, backend_name=settings.alias)
+    with transaction.atomic(using=alias):
+        record = rows.filter(status__in=(Status.FAILED, Status.DISCARDED)).first()
+        if record is None:
+            return False
+        token = (record.token // TOKENS_A_MESSAGE + 1) * TOKENS_A_MESSAGE
+        most, now = len(record.worker_ids) + 1, timezone.now()
+        changes = {"status": Status.READY, "token": token, "max_attempts": most, "finished_at": None}
+        if not rows.filter(status=record.status, token=record.token).update(run_after=now, **changes):
+            return False
+        record.max_attempts, record.run_after = most, None
+        send(job_of(record, _task_of(record), settings, token=token), settings)
+    return True
+
+
+def _task_of(record: TaskRecord) -> AnyTask | None:
+    try:
+        return record.task
+    except TaskMissing:
+        return None
+
+
+def discard(settings: TaskSettings, ids: Iterable[str]) -> int:
+    """Let tasks that wait or have failed never run; return their number. One at work goes on."""
+    rows = TaskRecord.objects.using(alias_of(settings)).filter(pk__in=[*ids], backend_name=settings.alias)
+    waiting = rows.filter(status__in=(Status.READY, Status.FAILED))
+    return waiting.update(status=Status.DISCARDED, finished_at=timezone.now())
+
+
+def prune(settings: TaskSettings, *, most: int = PRUNE_ROWS) -> int:
+    """Delete up to so many tasks that ended too long ago; return their number."""
+    rows = TaskRecord.objects.using(alias_of(settings))
+    now, deleted = timezone.now(), 0
+    for statuses, days in (
+        ((Status.SUCCESSFUL, Status.DISCARDED), settings.result_days),
+        ((Status.FAILED,), settings.failed_days),
+    ):
+        for status in statuses:
+            old = rows.filter(status=status, finished_at__lt=now - timedelta(days=days)).order_by(
+                "finished_at"
+            )
+            ids = [*old.filter(backend_name=settings.alias).values_list("pk", flat=True)[: most - deleted]]
+            deleted += rows.filter(pk__in=ids, status=status).delete()[0] if ids else 0
+    return deleted
+
+
+def counts(settings: TaskSettings) -> dict[tuple[str, str], int]:
+    """Return the number of tasks by queue and status."""
+    rows = TaskRecord.objects.using(alias_of(settings)).filter(backend_name=settings.alias).order_by()
+    told = rows.values_list("queue_name", "status").annotate(Count("pk"))
+    return {(queue, status): number for queue, status, number in told}

@@ -1,0 +1,24 @@
+"""The task of an order."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+try:
+    from django.tasks import task
+except ModuleNotFoundError:
+    from django_tasks import task  # type: ignore[no-redef]
+
+from tests.acceptance.programs.workshop.models import Begin
+
+
+@task(takes_context=True, max_attempts=50, backoff=lambda error, result: 0.2)
+def make(context: Any, order: str) -> int:
+    """Every eighth order fails at its first attempt."""
+    Begin.objects.create(order_id=order, attempt=context.attempt, at=time.time(), process=os.getpid())
+    time.sleep(0.05)
+    if context.attempt == 1 and int(order[-1], 16) % 8 == 0:
+        raise RuntimeError("not today")
+    return int(context.attempt)

@@ -1,0 +1,147 @@
+"""Tasks of a Django project: its workers are killed, and the broker is restarted.
+
+What must hold: a task exists if and only if its order does; each ends; one whose worker died is begun again
+within its lease and a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from tests.acceptance.scenarios.stage import Stage
+from tests.support.terminal import Process
+from tests.support.waiting import until
+
+WORKSHOP = "tests/acceptance/programs/workshop"
+CLERKS, WORKERS, LEASE_S = 2, 3, 5.0
+# A task lasts 50 ms; on a busy machine a worker may come late.
+MOMENT_S, BUSY_S = 1.0, 2.0
+REPORT = """
+import json
+from catmq_client.contrib.django_outbox.models import OutboxMessage
+from catmq_client.contrib.django_tasks.models import TaskRecord
+from tests.acceptance.programs.workshop.models import Begin, Order
+print(json.dumps({
+    "orders": [*Order.objects.values_list("id", flat=True)],
+    "tasks": [[args[0], status, errors, workers] for args, status, errors, workers
+              in TaskRecord.objects.values_list("args", "status", "errors", "worker_ids")],
+    "begins": [*map(list, Begin.objects.order_by("at").values_list("order_id", "attempt", "at", "process"))],
+    "outbox": OutboxMessage.objects.count(),
+}))
+"""
+
+
+@dataclass
+class Workshop:
+    """One play: workers are killed `kills` times, then the broker `restarts` times."""
+
+    stage: Stage
+    database: str
+    kills: int = 20
+    restarts: int = 2
+    workers: list[Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._seeds = count(1)
+        self.group = self.stage.fresh("makers")
+        self.environ = {
+            "DJANGO_SETTINGS_MODULE": "tests.acceptance.programs.workshop.settings",
+            "SHOP_DATABASE": self.database,
+            "SHOP_GROUP": self.group,
+            "SHOP_PREFIX": f"{self.group}.",
+        }
+
+    def run(self) -> str:
+        """Play, let all tasks end, and judge."""
+        self.manage("migrate", "--run-syncdb", "--verbosity", "0")
+        self.manage("catmq_tasks", "setup")
+        self.stage.terminal.admin.change_group(self.group, lease_ms=int(LEASE_S * 1000))
+        clerks = [self.start(f"{WORKSHOP}/clerk.py", str(next(self._seeds))) for _ in range(CLERKS)]
+        self.workers = [self.worker() for _ in range(WORKERS)]
+        for one in [*clerks, *self.workers]:
+            until(lambda one=one: one.out.read_bytes(), limit_s=60)  # type: ignore[misc]
+        for _ in range(self.kills):
+            time.sleep(self.stage.rng.uniform(0.2, 2.0))
+            self.kill_one()
+        killed = self.settled("after the kills")
+        for _ in range(self.restarts):
+            time.sleep(1.0)
+            self.stage.server.restart_broker()
+        for clerk in clerks:
+            clerk.end()
+        told = self.settled("at the end")
+        for worker in self.workers:  # their logs have the tracebacks of tasks
+            worker.popen.send_signal(signal.SIGTERM)
+            assert worker.popen.wait(60) == 0, worker.err
+        verdict = f"{len(told['orders'])} orders, {self.kills} workers killed; {self.judge(told, killed)}"
+        self.stage.say(verdict)
+        return verdict
+
+    def kill_one(self) -> None:
+        """kill -9 of a worker, and another one in its place."""
+        victim = self.workers.pop(self.stage.rng.randrange(WORKERS))
+        victim.kill()
+        self.workers.append(self.worker())
+
+    def worker(self) -> Process:
+        return self.start("-m", "django", "catmq_worker", "--threads", "4", "--no-setup")
+
+    def start(self, *words: str) -> Process:
+        return self.stage.terminal.start(*words, environ=self.environ)
+
+    def manage(self, *words: str) -> str:
+        """Return what a management command prints."""
+        process = self.start("-m", "django", *words)
+        process.wait()
+        return process.out.read_text()
+
+    def told(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.manage("shell", "--no-imports", "--command", REPORT))
+        return found
+
+    def settled(self, when: str) -> dict[str, Any]:
+        """Wait until all tasks of now have ended; return what there is then."""
+        wanted = {one[0] for one in self.told()["tasks"]}
+
+        def ended() -> dict[str, Any] | None:
+            told = self.told()
+            over = {one[0] for one in told["tasks"] if one[1] not in ("READY", "RUNNING")}
+            return told if wanted <= over else None
+
+        told = until(ended, limit_s=120, every_s=0.5)
+        self.stage.say(f"{when}: {len(wanted)} tasks have ended")
+        return told
+
+    def judge(self, told: dict[str, Any], killed: dict[str, Any]) -> str:
+        """Raise AssertionError if something does not hold; return figures."""
+        orders, tasks = set(told["orders"]), [one[0] for one in told["tasks"]]
+        assert orders == set(tasks) and len(tasks) == len(orders), "a task exists if its order does, and once"
+        assert {one[1] for one in told["tasks"]} == {"SUCCESSFUL"}, "every task ends"
+        begins: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for order, attempt, at, _ in told["begins"]:
+            begins[order].append((attempt, at))
+        assert begins.keys() == orders
+        lost, gaps = 0, [0.0]
+        for order, _, errors, _ in killed["tasks"]:
+            for number, error in enumerate(errors, 1):
+                if not error["exception_class_path"].endswith("WorkerLost"):
+                    continue
+                lost += 1
+                times = dict(begins[order])
+                # Without a beginning the worker was killed between its claim and the task.
+                if number in times and number + 1 in times:
+                    gaps.append(times[number + 1] - times[number])
+        most_s = LEASE_S + MOMENT_S + BUSY_S
+        assert max(gaps) <= most_s, f"a task was RUNNING without a worker for {max(gaps):.1f} s"
+        assert lost or self.kills < 3, "no worker had a task when it was killed"
+        return f"{lost} attempts lost, begun again after {max(gaps):.1f} s at most (lease {LEASE_S:.0f} s)"
+
+
+def run(stage: Stage, database: str, *, kills: int, restarts: int) -> str:
+    return Workshop(stage, database, kills=kills, restarts=restarts).run()

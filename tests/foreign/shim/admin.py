@@ -1,0 +1,5 @@
+"""Nothing: the admin of django-tasks-db is not under test."""
+
+from __future__ import annotations
+
+DBTaskResultAdmin = None
