@@ -24,7 +24,11 @@ def test_a_hash_is_not_told_letter_by_letter(ada: Client) -> None:
 
 def test_no_list_can_be_filtered_by_a_column_that_it_does_not_offer(ada: Client) -> None:
     told = []
-    for model, page in admin.site._registry.items():
+    # The client's apps stand in a user's project, and their pages show every column.
+    of_the_server = [
+        one for one in admin.site._registry.items() if not one[0].__module__.startswith("catmq_client.")
+    ]
+    for model, page in of_the_server:
         offered = {one for one in page.list_filter if isinstance(one, str)}
         for field in model._meta.fields:
             lookups = (f"{field.name}__contains=a", f"{field.name}__startswith=a", f"{field.name}__isnull=0")
