@@ -180,8 +180,8 @@ def test_a_refused_line_is_named_and_the_counts_say_what_was_sent(
     )
     error = capsys.readouterr().err
     assert "too large for this topic" in error
-    assert "1 lines were not confirmed" in error
-    assert f"sent {len(bodies(broker))} messages" in error
+    assert "1 line not confirmed" in error
+    assert f"sent {len(bodies(broker))} message to" in error
 
 
 def test_an_empty_input_sends_nothing_and_is_fine(
