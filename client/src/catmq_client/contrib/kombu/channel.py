@@ -202,7 +202,7 @@ class Channel(virtual.Channel):
 
     def _purge(self, queue: str) -> int:
         transients = self.cluster.transients
-        return transients.purge(queue) if transients.has(queue) else self.cluster.purge(queue)
+        return transients.purge(queue) if transients.has(queue) else self.connection.purge(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
         self.cluster.transients.delete(queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +30,9 @@ LOG_DAYS = 1
 BINDINGS_DAYS = UNREAD_DAYS = 3650
 # Messages of a log that one request reads.
 PAGE = 500
+# How long a request waits at the end of a log, ms, and the pause where brokers do not wait, s.
+LOG_WAIT_MS = 10_000
+PAUSE_S = 0.25
 
 
 class Key(NamedTuple):
@@ -62,8 +66,22 @@ class Cluster:
         self.transients = Transients(self._open_log, self.step)
         # Topics, and the group, that were seen to be there.
         self._ready: set[str] = set()
+        # Open connections.
+        self._users: set[object] = set()
         self._queue_ids: dict[str, int] = {}
         self._lock = threading.RLock()
+
+    def opened(self, by: object) -> None:
+        """A connection uses it."""
+        with self._lock:
+            self._users.add(by)
+
+    def closed(self, by: object) -> None:
+        """A connection uses it no more; with the last one the queues of this process go."""
+        with self._lock:
+            self._users.discard(by)
+            if not self._users:
+                self.transients.clear()
 
     # Topics.
 
@@ -157,13 +175,14 @@ class Cluster:
                 self._queue_ids[topic] = self.admin.queues(topic)[0]["queue"]
             return self._queue_ids[topic]
 
-    def _messages(self, topic: str, queue: int, offset: int, **more: Any) -> list[Message]:
+    def stored(self, topic: str, queue: int, offset: int, **more: Any) -> list[Message]:
+        """Return messages of a queue from an offset on."""
         views = self.admin.messages(topic, queue=queue, offset=offset, limit=PAGE, **more)
         return [Message(Source(topic, queue, 0), row_of(view)) for view in views]
 
     def _read_bindings(self, offset: int) -> tuple[list[bytes], int]:
         topic = self.names.bindings
-        found = self._messages(topic, self._queue_id(topic, BINDINGS_DAYS), offset)
+        found = self.stored(topic, self._queue_id(topic, BINDINGS_DAYS), offset)
         return [one.body for one in found], found[-1].offset + 1 if found else offset
 
     def _append_binding(self, body: bytes) -> None:
@@ -258,11 +277,12 @@ class ExchangeLog:
 
     def read(self) -> list[Message]:
         """Return what is new; waits for some of it for a while."""
-        found = self._cluster._messages(self._topic, self._queue, self._offset)
+        begun = time.monotonic()
+        found = self._cluster.stored(self._topic, self._queue, self._offset, wait_ms=LOG_WAIT_MS)
         if found:
             self._offset = found[-1].offset + 1
-        else:
-            threading.Event().wait(0.1)
+        elif time.monotonic() - begun < LOG_WAIT_MS / 2000:
+            time.sleep(PAUSE_S)  # the broker had no place to wait
         return found
 
 

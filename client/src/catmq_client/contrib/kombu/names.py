@@ -7,7 +7,7 @@ import re
 from catmq_client.errors import OptionError
 
 MOST_CHARACTERS = 100
-_OTHER = re.compile(r"[^A-Za-z0-9._-]|^_|_(?=x[0-9a-f]+_)|_(?=fail$)")
+_OTHER = re.compile(r"[^A-Za-z0-9._-]|^_|_(?=x[0-9a-f]+_)|(?<=_)f(?=ail$)")
 
 
 def escaped(name: str) -> str:

@@ -94,15 +94,15 @@ class QueueReader(ShareConsumer):
 
     def choose(self, topics: Sequence[str]) -> None:
         """Lease from these topics only, the first preferred; what waits of others is given back."""
-        book = self._state
-        with book.changed:
-            if not self._puller.choose(topics):
-                return
-            wanted = {*topics}
-            for run in [*book.runs.values()]:
-                if run.subscription not in wanted and (waiting := run.waiting_offsets()):
-                    book.give_back(run, waiting)
-            self._puller.interrupt()
+        with self._state.changed:
+            if self._puller.choose(topics):
+                self._give_back(lambda topic: topic not in topics)
+                self._puller.interrupt()
+
+    def give_back(self, topics: Sequence[str]) -> None:
+        """Give back what waits of these topics."""
+        with self._state.changed:
+            self._give_back(lambda topic: topic in topics)
 
     def take(self, most: int, timeout_s: float) -> list[ShareMessage]:
         """Return up to `most` messages as soon as there are any; [] after `timeout_s`, or at wake().
@@ -136,13 +136,18 @@ class QueueReader(ShareConsumer):
         """Report everything now; return True if brokers know all of it in time."""
         return self._renewer.flush(within_s)
 
+    def _give_back(self, which: Callable[[str], bool]) -> None:
+        for run in [*self._state.runs.values()]:
+            if which(run.subscription) and (waiting := run.waiting_offsets()):
+                self._state.give_back(run, waiting)
+
     def _take_until(self, most: int, is_over: Callable[[], bool], within_s: float) -> list[ShareMessage]:
         self._enter()
         book, give_up_at = self._state, time.monotonic() + within_s
-        try:
-            with book.changed:
-                book.asked = most
-                book.changed.room.notify_all()
+        with book.changed:
+            book.asked = most
+            book.changed.room.notify_all()
+            try:
                 while True:
                     self._raise_what_ended_us()
                     taken = book.hand_out(most)
@@ -150,7 +155,7 @@ class QueueReader(ShareConsumer):
                     if taken or left_s <= 0 or is_over():
                         return [cast(ShareMessage, message) for _, message in taken]
                     book.changed.messages.wait(left_s)
-        finally:
-            with book.changed:
+            finally:
+                # Under the same lock: the puller must not see what was taken while more seems wanted.
                 book.asked, self._is_woken = 0, False
                 book.away_since = time.monotonic()

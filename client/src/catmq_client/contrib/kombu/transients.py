@@ -132,6 +132,12 @@ class Transients:
             queue = self._queues.pop(name, None)
             return len(queue) if queue is not None else 0
 
+    def clear(self) -> None:
+        """Remove all queues; the threads end."""
+        with self._lock:
+            self._queues.clear()
+            self._readers.clear()
+
     def size(self, name: str) -> int:
         return len(self._queues[name]) if name in self._queues else 0
 
@@ -178,7 +184,7 @@ class Transients:
 
     def _follow(self, exchange: str, source: Log, mark: object) -> None:
         backoff, idle_since = Backoff(max_ms=2_000), time.monotonic()
-        while True:
+        while self._readers.get(exchange) is mark:
             try:
                 new = source.read()
                 backoff.reset()
@@ -186,16 +192,14 @@ class Transients:
                 log.warning("reading the log of exchange %r, which is repeated: %s", exchange, error)
                 time.sleep(backoff.next_s(error))
                 continue
-            if new:
+            if new and self._readers.get(exchange) is mark:
                 self._distribute(exchange, new)
             with self._lock:
                 self._evict()
                 if self._is_wanted(exchange):
                     idle_since = time.monotonic()
-                elif time.monotonic() - idle_since > LINGER_S:
-                    if self._readers.get(exchange) is mark:
-                        del self._readers[exchange]
-                    return
+                elif time.monotonic() - idle_since > LINGER_S and self._readers.get(exchange) is mark:
+                    del self._readers[exchange]
 
     def _is_wanted(self, exchange: str) -> bool:
         return any(one.exchange == exchange for queue in self._queues.values() for one in queue.bindings)

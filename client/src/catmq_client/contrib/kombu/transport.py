@@ -135,6 +135,7 @@ class Transport(virtual.Transport):
             probe.request("GET", api_path("brokers"), timeout_s=limit_s)
         finally:
             probe.close()
+        self.cluster.opened(self)
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
@@ -147,6 +148,7 @@ class Transport(virtual.Transport):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close(CLOSE_WITHIN_S)
+        self.cluster.closed(self)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none came."""
@@ -242,6 +244,14 @@ class Transport(virtual.Transport):
         """Tell brokers what was given back, so that it can be had again."""
         if self._reader is not None:
             self._reader.flush()
+
+    def purge(self, queue: str) -> int:
+        """Skip what a queue holds, what was leased of it and is not delivered included."""
+        self._give_back(lambda one: one.queue == queue)
+        if self._reader is not None:
+            self._reader.give_back(self.cluster.topics_of(queue))
+            self._reader.flush()
+        return self.cluster.purge(queue)
 
     def get(self, queue: str) -> tuple[messages.Payload, ShareMessage | None]:
         """Return a message of a queue, and its lease. Raises Empty."""
