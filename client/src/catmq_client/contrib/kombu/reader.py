@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from catmq_client.errors import Unavailable
+from catmq_client.errors import CatmqError, Unavailable
 from catmq_client.options import ShareConsumerOptions, checked
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.share_consumer import ShareConsumer
@@ -30,12 +30,23 @@ class DemandBook(LeaseBook):
         # get() waits: pulls are to be answered at once; so many were, and brought nothing.
         self.hasty = False
         self.empty_answers = 0
+        # Called under the lock when messages have come, or the membership has ended.
+        self.on_arrival: Callable[[], object] = lambda: None
 
     def room(self) -> int:
         if self.away_since is not None:
             return 0
         waiting = sum(run.waiting for run in self.runs.values())
         return max(0, min(self.asked - waiting, self.share_options.max_in_flight - self.in_flight()))
+
+    def take_over(self, items: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
+        brought = super().take_over(items, sent_at=sent_at)
+        self.on_arrival()
+        return brought
+
+    def die(self, error: CatmqError) -> None:
+        super().die(error)
+        self.on_arrival()
 
     def _tell(self, owned: OwnedQueue) -> None:
         super()._tell(owned)
@@ -125,6 +136,26 @@ class QueueReader(ShareConsumer):
         if not taken and book.empty_answers == seen:
             raise Unavailable(f"no broker answered within {GET_WITHIN_S:.0f} s")
         return taken[0] if taken else None
+
+    def want(self, most: int, on_arrival: Callable[[], object]) -> None:
+        """Lease up to `most` messages in the background; call that, in any thread, when some have come."""
+        self._enter()
+        book = self._state
+        with book.changed:
+            book.on_arrival = on_arrival
+            if book.asked != most:
+                book.asked = most
+                book.changed.room.notify_all()
+
+    def come(self) -> list[ShareMessage]:
+        """Return what want() has brought. Raises what ended the membership."""
+        book = self._state
+        with book.changed:
+            self._raise_what_ended_us()
+            taken = book.hand_out(book.asked) if book.asked else []
+            # Under the same lock: the puller must not see room for what was taken.
+            book.asked -= len(taken)
+            return [cast(ShareMessage, message) for _, message in taken]
 
     def wake(self) -> None:
         """Let take() return at once: there is something to do."""

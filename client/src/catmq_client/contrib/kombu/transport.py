@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -75,7 +76,7 @@ class Transport(virtual.Transport):
     polling_interval = None
     scheme: ClassVar[str] = "catmq"
     implements = virtual.Transport.implements.extend(
-        asynchronous=False, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
     )
     connection_errors = (
         *virtual.Transport.connection_errors,
@@ -109,6 +110,9 @@ class Transport(virtual.Transport):
         self._arrived = Event()
         self._serials = itertools.count(1)
         self._turn = itertools.count()
+        # An event loop that waits for messages, and the pipe that wakes it.
+        self._loop: Any = None
+        self._pipe: tuple[int, int] | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -143,12 +147,49 @@ class Transport(virtual.Transport):
         if not self.is_ours:
             return  # its leases are those of the parent
         self.cluster.transients.listen(self, None)
+        self._leave_loop()
         self._give_back(lambda _: True)
         super().close_connection(connection)
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close(CLOSE_WITHIN_S)
         self.cluster.closed(self)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Let an event loop deliver: messages come in the background, and wake it through a pipe."""
+        self._leave_loop()
+        self._loop, self._pipe = loop, os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        loop.add_reader(self._pipe[0], self._empty_pipe)
+        loop.on_tick.add(self._tick)
+
+    def _tick(self) -> None:
+        """Deliver what is here, and lease as much as there is room for."""
+        if self._reader is not None:
+            self._take_in(self._reader.come())
+        while self._deliver_next():
+            pass
+        queues, room = self._wanted()
+        if queues and room:
+            self._choose(queues)
+            self._member().want(room, self.wake)
+        elif self._reader is not None:
+            self._reader.want(0, self.wake)
+
+    def _empty_pipe(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._pipe is not None and os.read(self._pipe[0], 4096):
+                pass
+
+    def _leave_loop(self) -> None:
+        loop, self._loop = self._loop, None
+        pipe, self._pipe = self._pipe, None
+        if loop is not None and pipe is not None:
+            loop.on_tick.discard(self._tick)
+            loop.remove(pipe[0])
+            for end in pipe:
+                os.close(end)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message. Raises TimeoutError if none came."""
@@ -237,6 +278,11 @@ class Transport(virtual.Transport):
     def wake(self) -> None:
         """A message for a transient queue has come; called by any thread."""
         self._arrived.set()
+        pipe = self._pipe
+        if pipe is not None:
+            # Full: it will wake. Closed: nobody waits.
+            with contextlib.suppress(OSError):
+                os.write(pipe[1], b"!")
         if self._reader is not None:
             self._reader.wake()
 
@@ -298,6 +344,9 @@ class Transport(virtual.Transport):
         except NotFound:
             self.cluster.forget()
             raise
+        self._take_in(taken)
+
+    def _take_in(self, taken: list[ShareMessage]) -> None:
         for lease in taken:
             queue = self._queue_of.get(lease.run.subscription)
             if queue is None:
