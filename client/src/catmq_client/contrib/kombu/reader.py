@@ -147,6 +147,13 @@ class QueueReader(ShareConsumer):
                 book.asked = most
                 book.changed.room.notify_all()
 
+    def has_come(self) -> bool:
+        """Return True if come() would return messages, or raise."""
+        book = self._state
+        with book.changed:
+            comes = book.asked > 0 and book.has_lease() and any(run.gives() for run in book.runs.values())
+            return comes or book.fatal is not None
+
     def come(self) -> list[ShareMessage]:
         """Return what want() has brought. Raises what ended the membership."""
         book = self._state

@@ -161,32 +161,38 @@ class Transport(virtual.Transport):
         self._loop, self._pipe = loop, os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
-        loop.add_reader(self._pipe[0], self._empty_pipe)
-        loop.on_tick.add(self._tick)
+        loop.add_reader(self._pipe[0], self._on_readable)
+        loop.on_tick.add(self._on_tick)
 
-    def _tick(self) -> None:
-        """Deliver what is here, and lease as much as there is room for."""
-        if self._reader is not None:
-            self._take_in(self._reader.come())
-        while self._deliver_next():
-            pass
+    def _on_tick(self) -> None:
+        """Lease as much as there is room for, before the loop waits.
+
+        Nothing is delivered here: what that sends to a process of a pool would wait until the next tick.
+        """
         queues, room = self._wanted()
         if queues and room:
             self._choose(queues)
             self._member().want(room, self.wake)
         elif self._reader is not None:
             self._reader.want(0, self.wake)
+        if self._waiting or (self._reader is not None and self._reader.has_come()):
+            self.wake()
 
-    def _empty_pipe(self) -> None:
+    def _on_readable(self) -> None:
+        """Deliver what is here."""
         with contextlib.suppress(BlockingIOError):
             while self._pipe is not None and os.read(self._pipe[0], 4096):
                 pass
+        if self._reader is not None:
+            self._take_in(self._reader.come())
+        while self._deliver_next():
+            pass
 
     def _leave_loop(self) -> None:
         loop, self._loop = self._loop, None
         pipe, self._pipe = self._pipe, None
         if loop is not None and pipe is not None:
-            loop.on_tick.discard(self._tick)
+            loop.on_tick.discard(self._on_tick)
             loop.remove(pipe[0])
             for end in pipe:
                 os.close(end)
