@@ -71,7 +71,11 @@ def celery(place: Path, server: Server, more: list[str]) -> int:
     (place / "sitecustomize.py").write_text("import catmq_client.contrib.kombu\n")
     left_out = [word for test in LEFT_OUT for word in ("--deselect", test)]
     with redis.running(place) as port:
-        environ = {"TEST_BACKEND": f"redis://127.0.0.1:{port}/0", "REDIS_PORT": str(port)}
+        environ = {
+            "WORKER_LOGLEVEL": "INFO",
+            "TEST_BACKEND": f"redis://127.0.0.1:{port}/0",
+            "REDIS_PORT": str(port),
+        }
         codes = []
         for number, suite in enumerate(SUITES):
             environ["TEST_BROKER"] = f"{url_of(server)}/celery{number}"
@@ -102,7 +106,7 @@ def pytest(root: Path, environ: Mapping[str, str], *words: str) -> int:
     }
     given["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), given["PATH"]))
     ours = ("-q", "-ra", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(root))
-    command = (sys.executable, "-m", "pytest", *ours, *words)
+    command = (sys.executable, "-m", "pytest", *ours, "-o", "python_classes=test_* Test*", *words)
     return subprocess.run(command, env=given, cwd=root, check=False).returncode
 
 

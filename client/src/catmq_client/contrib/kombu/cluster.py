@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from catmq_client.admin.api import Admin
 from catmq_client.contrib.kombu import messages
@@ -19,15 +19,18 @@ from catmq_client.contrib.kombu.reader import QueueReader
 from catmq_client.contrib.kombu.registry import Entry, Registry, Table
 from catmq_client.contrib.kombu.transients import Transients
 from catmq_client.errors import Conflict, Forbidden, NotFound, OptionError
-from catmq_client.http.transport import HttpTransport
+from catmq_client.http.transport import HttpTransport, repeated
 from catmq_client.message import Message, Source, row_of
 from catmq_client.producer import Producer
 
+T = TypeVar("T")
 log = logging.getLogger("catmq.kombu")
 
 # Days that messages are kept: of a log, of the bindings, and what no worker has read.
 LOG_DAYS = 1
 BINDINGS_DAYS = UNREAD_DAYS = 3650
+# How long the making of a topic by somebody else is waited for, s.
+MADE_WITHIN_S = 15.0
 # Messages of a log that one request reads.
 PAGE = 500
 # How long a request waits at the end of a log, ms, and the pause where brokers do not wait, s.
@@ -107,7 +110,7 @@ class Cluster:
         for topic in self.topics_of(queue):
             if topic not in self._ready:
                 self._ensure_topic(topic, queues=self.options.topic_queues, keep_unread_days=UNREAD_DAYS)
-                self._once(partial(self.admin.subscribe, self.group, topic))
+                self._once(partial(_patient, partial(self.admin.subscribe, self.group, topic)))
                 self._ready.add(topic)
         self._record({"op": "queue", "queue": queue}, lambda table, one: one["queue"] not in table.queues)
 
@@ -172,7 +175,7 @@ class Cluster:
         with self._lock:
             if topic not in self._queue_ids:
                 self._ensure_topic(topic, queues=1, retention_days=days)
-                self._queue_ids[topic] = self.admin.queues(topic)[0]["queue"]
+                self._queue_ids[topic] = _patient(partial(self.admin.queues, topic))[0]["queue"]
             return self._queue_ids[topic]
 
     def stored(self, topic: str, queue: int, offset: int, **more: Any) -> list[Message]:
@@ -266,6 +269,11 @@ class Cluster:
     def settle(self, entries: Iterable[Entry], is_new: Callable[[Table, Entry], bool]) -> None:
         """Record changes of bindings that are new."""
         self.registry.ensure(*entries, is_new=is_new)
+
+
+def _patient(call: Callable[[], T]) -> T:
+    """Return the value of a call on something that another process may be making just now."""
+    return repeated(call, within_s=MADE_WITHIN_S, again=lambda error, _: isinstance(error, NotFound))
 
 
 class ExchangeLog:
