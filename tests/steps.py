@@ -113,7 +113,10 @@ ON_SERVERS = {
     for suite in servers.SUITES
 }
 # Suites of others, which are downloaded: not in the gate.
-FOREIGN = (Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),)
+FOREIGN = (
+    Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),
+    Step("foreign-celery", (str(BIN / "python"), "-m", "tests.foreign.celery"), 900),
+)
 GROUPS = {
     "gate": STEPS,
     "acceptance": TIMED,
