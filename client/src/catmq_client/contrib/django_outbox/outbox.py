@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import router, transaction
 
-from catmq_client.contrib.django_outbox import conf
+from catmq_client.contrib.django_outbox import conf, notify
 from catmq_client.contrib.django_outbox.models import (
     MAX_KEY,
     MAX_TAG,
@@ -67,6 +67,7 @@ def send(
     slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
     if slot is not None and conf.current().order == "commit" and connection.features.has_select_for_update:
         OutboxLane.objects.using(alias).select_for_update().get_or_create(slot=slot)
+    notify.on_commit(alias)
     return OutboxMessage.objects.using(alias).create(
         topic=as_text("topic", topic),
         key=key,

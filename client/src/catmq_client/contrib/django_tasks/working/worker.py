@@ -19,6 +19,7 @@ from pathlib import Path
 from django.db import DatabaseError, InterfaceError, close_old_connections, connections
 
 from catmq_client.contrib.django_outbox.claims import Claims
+from catmq_client.contrib.django_outbox.notify import listening
 from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
 from catmq_client.contrib.django_outbox.running import Running
 from catmq_client.contrib.django_tasks.conf import TaskSettings
@@ -171,15 +172,19 @@ class Worker:
         return helper
 
     def _relay(self) -> None:
-        relay = Relay(self._transport, Claims(name_of_this_relay(), using=alias_of(self._settings)))
-        running = Running(
-            relay,
-            say=lambda text: log.info("relay: %s", text),
-            stop=self._over,
-            poll_s=self._options.relay_poll_ms / 1000,
-            report_s=REPORT_EVERY_S,
-        )
-        running.forever()
+        alias = alias_of(self._settings)
+        with listening(alias) as listener:
+            address = "" if listener is None else listener.address
+            relay = Relay(self._transport, Claims(name_of_this_relay(), using=alias, address=address))
+            running = Running(
+                relay,
+                say=lambda text: log.info("relay: %s", text),
+                stop=self._over,
+                poll_s=self._options.relay_poll_ms / 1000,
+                report_s=REPORT_EVERY_S,
+                listener=listener,
+            )
+            running.forever()
 
     def _keep_up(self) -> None:
         """Enqueue what schedules say, and delete old rows; neither waits for idleness."""
