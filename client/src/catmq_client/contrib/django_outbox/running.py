@@ -135,10 +135,11 @@ class Running:
         return poll_s if later is None else min(later, poll_s)
 
     def _count(self, done: Pass) -> None:
-        if done.sent and self._told:
-            self._was_told = True
-        elif done.sent:
-            self._missed_at = time.monotonic()
+        if done.sent and self._listener is not None:
+            # It may have been told of while it was sent.
+            self._told = self._told or self._listener.wait(0.0)
+            self._was_told = self._was_told or self._told
+            self._missed_at = self._missed_at if self._told else time.monotonic()
         self._sent += done.sent
         self._failed += done.failed
 
