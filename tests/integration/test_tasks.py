@@ -216,6 +216,7 @@ def test_brokers_that_are_away_do_not_hinder_who_enqueues(stage: Stage) -> None:
         ({"MAX_ATTEMPTS": 0}, "from 1 to 100"),
         ({"PRIORITY_LANES": [[-100, 0], [0, 100]]}, "PRIORITY_LANES"),
         ({"SEND": "later"}, "'outbox' or 'direct'"),
+        ({"ON_TIMEOUT": "stop"}, "'leave' or 'kill'"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_to_write(
@@ -288,7 +289,18 @@ def test_a_worker_whose_threads_are_all_stuck_ends_and_says_so(stage: Stage) -> 
     calls.stuck.enqueue()
     with stage.worker(threads=1, drain_s=0.0) as running:
         running.join()
-    assert isinstance(running.error, WorkerFailed) and "all 1 threads are stuck" in str(running.error)
+    assert isinstance(running.error, WorkerFailed) and "1 of 1 threads are stuck" in str(running.error)
+
+
+def test_a_worker_may_end_to_kill_a_task_that_does_not(stage: Stage) -> None:
+    with with_options(ON_TIMEOUT="kill"):
+        stage.settings = settings_of("default")
+        stuck, other = calls.stuck.enqueue(), calls.add.enqueue(1)
+        with stage.worker(threads=4, drain_s=LIMIT_S) as running:
+            running.join()
+    assert isinstance(running.error, WorkerFailed) and "1 of 4 threads are stuck" in str(running.error)
+    assert (record(stuck.id).status, errors(stuck.id)) == ("FAILED", ["TaskTimeout"])
+    assert record(other.id).status == "SUCCESSFUL"
 
 
 # What others do meanwhile.

@@ -102,7 +102,8 @@ class Worker:
 
     def run(self) -> None:
         """Run tasks until stop(). Raises WorkerFailed, and what ends a consumer, such as ConsumerReplaced."""
-        threads = Threads(self._options.threads, self._execution)
+        most_lost = 1 if self._settings.on_timeout == "kill" else None
+        threads = Threads(self._options.threads, self._execution, most_lost=most_lost)
         self._execution.on_begin = threads.begun
         helpers = [self._help(self._keep_up, "catmq-task-upkeep")]
         if self._options.relay:
@@ -114,7 +115,9 @@ class Worker:
         if self._trouble is not None:
             raise self._trouble
         if threads.is_worn_out:
-            what = f"all {threads.count} threads are stuck in tasks that exceeded their time limit"
+            what = (
+                f"{threads.lost} of {threads.count} threads are stuck in tasks that exceeded their time limit"
+            )
             raise WorkerFailed(f"worker {self.worker_id}: {what}: start it again")
 
     def _take_all(self, threads: Threads) -> None:
