@@ -82,6 +82,12 @@ def play_tasks(stage: Stage, source: Path) -> None:
     tasks.run(stage, str(stage.directory / "shop.sqlite3"), kills=stage.times or 20, restarts=2)
 
 
+def play_tasks_databases(stage: Stage, pair: Pair) -> None:
+    """The same on MariaDB, with restarts of the node and of the application's database (--times each)."""
+    times = stage.times or 20
+    tasks.run_on_databases(stage, pair, kills=times, restarts=2, outages=times)
+
+
 def play_main_job(stage: Stage, source: Path) -> None:
     """The whole stream with --batch 500 and with --batch 1, two consumers at once."""
     for batch in (500, 1):
@@ -276,6 +282,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "mixed-releases": play_mixed_releases,
     "long-queue": play_long_queue,
     "share": play_share,
+    "tasks-databases": play_tasks_databases,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"
