@@ -15,7 +15,7 @@ from catmq_client.contrib.django_outbox.outbox import in_batches
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import InvalidTask, task_backends, task_enqueued
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import Job, alias_of, json_of, message_of
+from catmq_client.contrib.django_tasks.jobs import Job, alias_of, message_of, plain_of
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
 from catmq_client.errors import CatmqError
@@ -143,8 +143,9 @@ def _record(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, ta
         queue_name=task.queue_name,
         priority=task.priority,
         backend_name=settings.alias,
-        args=json_of(list(args), f"the arguments of task {path}"),
-        kwargs=json_of(dict(kwargs), f"the arguments of task {path}"),
+        # That JSON can write them is seen when the message is made.
+        args=plain_of(list(args), f"the arguments of task {path}"),
+        kwargs=plain_of(dict(kwargs), f"the arguments of task {path}"),
         run_after=task.run_after,
         max_attempts=getattr(task, "max_attempts", None),
         enqueued_at=timezone.now(),

@@ -74,8 +74,10 @@ class Job:
         """Return the body of its message. Raises ValueError for what is no JSON, or too large."""
         # Not asdict, which copies all arguments.
         told = {"v": VERSION, **{name: getattr(self, name) for name in _FIELDS}}
-        text = json.dumps(told, separators=(",", ":"), allow_nan=False)
-        data = text.encode()
+        try:
+            data = json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the arguments of task {self.path} must be JSON: {error}") from error
         if len(data) > MOST_BYTES:
             raise ValueError(
                 f"the arguments of task {self.path} are too large: its message has {len(data)} bytes, and "
@@ -103,10 +105,18 @@ def parse(body: bytes) -> Job:
         raise WrongMessage(f"no message of a task: {error!r}") from error
 
 
-def json_of(value: Any, what: str) -> Any:
-    """Return a value as JSON has it. Raises TypeError or ValueError naming `what` is wrong."""
+def plain_of(value: Any, what: str) -> Any:
+    """Return a value in types that JSON has. Raises TypeError or ValueError naming `what` is wrong."""
     try:
-        plain = normalize_json(value)
+        return normalize_json(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what} must be JSON: {error}") from error
+
+
+def json_of(value: Any, what: str) -> Any:
+    """Return a value that JSON can write. Raises TypeError or ValueError naming `what` is wrong."""
+    plain = plain_of(value, what)
+    try:
         json.dumps(plain, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what} must be JSON: {error}") from error
