@@ -89,6 +89,12 @@ def play_celery(stage: Stage, source: Path) -> None:
     celery.run_countdown(stage)
 
 
+def play_tasks_databases(stage: Stage, pair: Pair) -> None:
+    """The same on MariaDB, with restarts of the node and of the application's database (--times each)."""
+    times = stage.times or 20
+    tasks.run_on_databases(stage, pair, kills=times, restarts=2, outages=times)
+
+
 def play_main_job(stage: Stage, source: Path) -> None:
     """The whole stream with --batch 500 and with --batch 1, two consumers at once."""
     for batch in (500, 1):
@@ -284,6 +290,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "mixed-releases": play_mixed_releases,
     "long-queue": play_long_queue,
     "share": play_share,
+    "tasks-databases": play_tasks_databases,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"
