@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # registration is refused, before it takes a thread from them.
 MOST_WAITING = 100
 JOINING = "/consumers"
-PATHS = ("/api", "/livez", "/readyz", "/metrics")
+PATHS = ("/api", "//api", "/livez", "/readyz", "/metrics")  # //api: of Java clients whose base URL ends in /
 # What programs are told is neither kept by whoever passes it on, nor taken for a page by a browser.
 SAFE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 MOST_KNOWN_PATHS = 4096  # topics and consumers of a busy broker
