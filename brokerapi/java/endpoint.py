@@ -108,7 +108,8 @@ class JavaEndpoint(Endpoint):
 
 def said(call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK) -> HttpResponse:
     """Return an answer with the fields that all have."""
-    return renderers.render(call.request, {"suc": True, "time": 0, **fields}, JSON, status)
+    common = {"suc": True, "time": 0, "serverIp": config.broker_name}
+    return renderers.render(call.request, {**common, **fields}, JSON, status)
 
 
 def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:

@@ -113,6 +113,8 @@ def _message(one: StoredMessage) -> dict[str, Any]:
         "retryCount": one.attempt,
         "tag": one.tag,
         "traceId": one.trace_id,
+        "sendIp": "",  # not stored; CatMQ's client spells it otherwise
+        "sendIP": "",
         "sendTime": one.stored_at_ms,
     }
 

@@ -70,11 +70,11 @@ class Publish(JavaEndpoint):
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Return the answer; who is too fast waits for `sleepTime` ms and sends it again."""
-        if isinstance(error, RateLimited):
-            answer = refusal(call, error, sleepTime=error.retry_after_ms or 1000)
-            answer.status_code = 200
-            return answer
-        return super().refused(call, error)
+        if not isinstance(error, RateLimited):
+            return refusal(call, error, sleepTime=0)
+        answer = refusal(call, error, sleepTime=error.retry_after_ms or 1000)
+        answer.status_code = 200
+        return answer
 
 
 def _send(topic: str, messages: list[NewMessage], batch_id: UUID, actor: Actor) -> None:
