@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import json
 
@@ -28,8 +28,16 @@ MAX_PULL_S = 1  # longest pause between two empty pulls: each of them waits here
 Settings = dict[str, Any]
 
 
-def look(member: JavaMember, asked: int) -> tuple[JavaMember, Settings | None]:
-    """Return the member, and what a client that has version `asked` is told; None: nothing is new to it.
+class Seen(NamedTuple):
+    """A member as it is, the generation of its group, and what its client is told; None: nothing is new."""
+
+    member: JavaMember
+    generation: int
+    group: Settings | None = None
+
+
+def look(member: JavaMember, asked: int) -> Seen:
+    """Return what there is for a client that has version `asked`.
 
     It counts as a heartbeat. A client that has the newest version has stopped what it was told to give up.
     Raises Gone, MetadataUnavailable.
@@ -40,16 +48,16 @@ def look(member: JavaMember, asked: int) -> tuple[JavaMember, Settings | None]:
     settings = [_settings(member, one) for one in answer.assigned]
     is_same = bool(member.version) and _content(settings) == member.told.content
     if knows and is_same:
-        return member, None
+        return Seen(member, answer.generation)
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
     told = _told(member, answer.generation, queues)
     if told.content != member.told.content or not member.version:
-        if not java_members.tell(member=member, told=told):
-            return member, None  # a broker that was quicker told it; the next question finds that
+        if not java_members.tell(member=member, told=told):  # a broker was quicker; the next poll finds that
+            return Seen(member, answer.generation)
         member = _renewed(member, told)
     elif knows:
-        return member, None
-    return member, _group(member, queues)
+        return Seen(member, answer.generation)
+    return Seen(member, answer.generation, _group(member, queues))
 
 
 def started(before: JavaMember, after: JavaMember) -> bool:

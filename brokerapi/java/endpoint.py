@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, resolve
 from drf_spectacular.utils import extend_schema
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import errors, renderers
@@ -28,6 +28,7 @@ from metadata.errors import Forbidden, Invalid, Malformed, NotFound, Unavailable
 from metadata.rules.membership import addresses
 from metadata.users import api_keys
 
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a Java long holds
 MOST_BYTES = 16 << 20  # of a request: these clients send as many messages at once as they are given
 SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
@@ -63,7 +64,7 @@ def java_actor(address: str) -> Actor:
     """Return who a Java client at an address is to us. Raises Forbidden."""
     if not addresses.is_within(address, _networks):
         raise Forbidden(
-            f"Java clients at {address} are not let in: name their network in CATMQ_JAVA_NETWORKS of this broker."
+            f"Java clients at {address} are not let in: CATMQ_JAVA_NETWORKS of this broker lacks it."
         )
     if not config.java_key:
         return Actor(kind="key", name="java", address=address, rights=SENDS_AND_READS)

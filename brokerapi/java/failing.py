@@ -1,8 +1,8 @@
 """POST consumer/publishAndUpdateResultFailMsg: messages whose handler failed, and some that succeeded.
 
 The client writes out a message that failed, for the topic `<group>_<topic>_fail`. The broker has it, and
-takes only its id: it stores the copy with the next attempt, or with the dead. A message that succeeded at last
-(`ids`) needs nothing: its queue is committed like any other.
+takes only its id: it stores the copy with the next attempt, or with the dead. A message that succeeded at
+last (`ids`) needs nothing: its queue is committed like any other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from brokerapi.endpoint import Call
 from brokerapi.http import metrics
 from brokerapi.java import handles
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
 from messagestore.consume import node_owners
 from messagestore.retries import failures
 from messagestore.retries.failures import Failure, Report
@@ -26,7 +26,7 @@ PAUSE_S = 0.5
 
 
 class FailedMessage(JavaRequest):
-    id: int | None = None
+    id: Long | None = None
 
 
 class FailMsg(JavaRequest):
@@ -34,7 +34,7 @@ class FailMsg(JavaRequest):
 
 
 class FailRequest(JavaRequest):
-    queueId: int | None = None
+    queueId: Long | None = None
     failMsg: FailMsg | None = None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import handles
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
 from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -42,7 +42,7 @@ class Register(JavaEndpoint):
 
 
 class JoinRequest(JavaRequest):
-    consumerId: int | None = None
+    consumerId: Long | None = None
     consumerName: str | None = None
     consumerGroupNames: dict[str, list[str] | None] | None = None
 
@@ -128,8 +128,8 @@ def client_of(name: str, version: str) -> str:
 
 
 class BeatRequest(JavaRequest):
-    consumerId: int | None = None
-    consumerIds: list[int] | None = None
+    consumerId: Long | None = None
+    consumerIds: list[Long] | None = None
 
 
 class Heartbeat(JavaEndpoint):
@@ -161,7 +161,7 @@ def _is_gone(java_id: int) -> bool:
 
 
 class LeaveRequest(JavaRequest):
-    id: int | None = None
+    id: Long | None = None
 
 
 class DeRegister(JavaEndpoint):

@@ -20,7 +20,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call
 from brokerapi.http import draining, longpoll
 from brokerapi.java import assignment, handles
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, refusal
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal
 from messagestore.heads.heads import board
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Gone
@@ -38,8 +38,8 @@ _starting: dict[tuple[int, str], int] = {}  # (client, group) → answers until 
 
 
 class PollRequest(JavaRequest):
-    consumerId: int | None = None
-    consumerGroupVersion: dict[str, int | None] | None = None
+    consumerId: Long | None = None
+    consumerGroupVersion: dict[str, Long | None] | None = None
 
 
 class Poll(JavaEndpoint):
@@ -100,28 +100,31 @@ def _news(call: Call, java_id: int, members: list[JavaMember], versions: Mapping
     place = f"poll {java_id}"
     has_place = longpoll.take_place_for(place)
     try:
-        generations = _generations(members)
-        news = _look(java_id, members, versions)
+        news, seen = _look(java_id, members, versions)
         if not news and not draining.hurries():
-            _wait(members, generations, until if has_place else min(until, time.monotonic() + 1.0))
-            if _generations(members) != generations and not call.has_hung_up():
+            _wait(seen, until if has_place else min(until, time.monotonic() + 1.0))
+            if _has_changed(seen) and not call.has_hung_up():
                 fresh = [one for one in java_members.of_client(java_id) if one.group in versions]
-                news = _look(java_id, fresh, versions)
+                news, _ = _look(java_id, fresh, versions)
     finally:
         if has_place:
             longpoll.give_back_place_of(place)
     return news
 
 
-def _look(java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
-    news = {}
+def _look(
+    java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[int, int]]:
+    """What is new, by group; and the generation of each group, by its id."""
+    news, generations = {}, {}
     for member in members:
-        after, group = assignment.look(member, versions[member.group])
-        if group is not None:
-            news[member.group] = group
-        if group is not None and (assignment.started(member, after) or not versions[member.group]):
-            _note_start(java_id, member.group)
-    return news
+        seen = assignment.look(member, versions[member.group])
+        generations[member.consumer.group_id] = seen.generation
+        if seen.group is not None:
+            news[member.group] = seen.group
+            if assignment.started(member, seen.member) or not versions[member.group]:
+                _note_start(java_id, member.group)
+    return news, generations
 
 
 def _note_start(java_id: int, group: str) -> None:
@@ -144,24 +147,23 @@ def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
     return hold_s
 
 
-def _generations(members: Iterable[JavaMember]) -> list[int]:
+def _has_changed(seen: Mapping[int, int]) -> bool:
+    """Return True if a group has another generation than was seen; the snapshot may be older than that."""
     known = snapshot.current().groups
-    ids = [member.consumer.group_id for member in members]
-    return [known[group].generation if group in known else 0 for group in ids]
+    return any(group not in known or known[group].generation > at for group, at in seen.items())
 
 
-def _wait(members: Iterable[JavaMember], generations: list[int], until: float) -> None:
+def _wait(seen: Mapping[int, int], until: float) -> None:
     """Return when a group of the client changed, or the time is over."""
-    members = list(members)
     close_old_connections()
     while (left_s := until - time.monotonic()) > 0:
         changed = threading.Event()
         with ExitStack() as watching:
-            for group_id in {member.consumer.group_id for member in members}:
+            for group_id in seen:
                 waiter = board.watch(group_id, {})
                 waiter.event = changed
                 watching.enter_context(waiter)
-            if draining.hurries() or _generations(members) != generations:
+            if draining.hurries() or _has_changed(seen):
                 return
             with limiter.aside():
                 changed.wait(left_s)

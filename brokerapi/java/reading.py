@@ -16,7 +16,7 @@ from brokerapi.endpoint import Call
 from brokerapi.http import longpoll, metrics
 from brokerapi.http.longpoll import Asked
 from brokerapi.java import handles
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
 from messagestore.consume import node_owners, positions
 from messagestore.consume.positions import CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -39,9 +39,9 @@ _committed: dict[
 
 
 class PullRequest(JavaRequest):
-    queueId: int | None = None
-    offsetStart: int | None = None
-    offsetEnd: int | None = None
+    queueId: Long | None = None
+    offsetStart: Long | None = None
+    offsetEnd: Long | None = None
 
 
 class PullData(JavaEndpoint):
@@ -120,14 +120,14 @@ def _message(one: StoredMessage) -> dict[str, Any]:
 
 
 class QueueOffset(JavaRequest):
-    queueOffsetId: int | None = None
-    offsetVersion: int | None = None
-    offset: int | None = None
+    queueOffsetId: Long | None = None
+    offsetVersion: Long | None = None
+    offset: Long | None = None
 
 
 class CommitRequest(JavaRequest):
     queueOffsets: list[QueueOffset | None] | None = None
-    flag: int | None = None
+    flag: Long | None = None
 
 
 class CommitOffsets(JavaEndpoint):

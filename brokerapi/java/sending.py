@@ -15,7 +15,7 @@ from msgspec import json
 from brokerapi.endpoint import Call
 from brokerapi.http import draining, metrics
 from brokerapi.java import handles, resends
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, refusal, with_token
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal, with_token
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
 from metadata.actors import Actor
@@ -27,8 +27,8 @@ from metadata.rules.topics.routing_rules import derived_batch_id
 
 
 class PartitionInfo(JavaRequest):
-    queueId: int | None = None
-    strictMode: int | None = None
+    queueId: Long | None = None
+    strictMode: Long | None = None
 
 
 class NewJavaMessage(JavaRequest):

@@ -339,7 +339,7 @@ def here(broker: Broker) -> str:
 
 
 def test_who_sends_too_fast_is_told_how_long_to_sleep(broker: Broker, queue: int) -> None:
-    broker.ok("PATCH", "/topics/single", {"messages_per_s": 1})
+    broker.ok("PATCH", "/topics/single", {"max_messages_per_s": 1})
     body = {"topicName": "single", "msgs": [{"id": 0, "body": "x"}]}
 
     def refused() -> dict[str, Any] | None:

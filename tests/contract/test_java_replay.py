@@ -1,8 +1,8 @@
 """What Java clients asked in recorded runs, asked of our broker: its answers have all fields that they read.
 
-`java_calls` has the calls, each with the shape of the answer in the state that it was in, and the order in which
-each run made them. Ids, versions and offsets are those that our broker told. What a run caused by other means (a
-setting that an operator changed, a message that came) is caused before the call that shows it.
+`java_calls` has the calls, each with the shape of the answer in the state that it was in, and the order in
+which each run made them. Ids, versions and offsets are those that our broker told. What a run caused by other
+means (a setting that an operator changed, a message that came) is caused before the call that shows it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,11 @@ class Run:
 
     def settle(self) -> None:
         """Let all clients poll until none has news."""
-        until(lambda: not any([self.poll(*key) for key in list(self.versions)]))
+
+        def news() -> list[dict[str, Any]]:
+            return [found for key in list(self.versions) if (found := self.poll(*key))]
+
+        until(lambda: not news())
 
     def poll(self, client: str, group: str) -> dict[str, Any]:
         """The group as a poll with the newest version tells it, {} without news."""
@@ -152,9 +156,7 @@ class Run:
             assert told["queues"]
             for key, one in told["queues"].items():
                 assert key == str(one["queueId"])
-                wanted = {
-                    name: part for name, part in shape["queue"].items() if name != "tag"
-                }  # ours is at work here
+                wanted = {name: part for name, part in shape["queue"].items() if name != "tag"}
                 assert_shape(wanted, one, "queue")
         return answer
 
@@ -166,15 +168,18 @@ class Run:
             return {**self.ask("/api/client/tool/addLog", {}), "msgs": []}  # instances have no retry topics
         if wanted and kind == "fail":
             self.fail(group, call)
-            return until(
-                lambda: next((one for n in (0, 1) if (one := self.pull(f"{group} fail {n}"))["msgs"]), None)
-            )
+            return until(lambda: self.pull_retries(group))
         label = f"{group} {request['queueId']}"
         while not wanted and self.pull(label)["msgs"]:
             pass
         if wanted:
             self.send(label)
         return self.pull(label, request, wait=wanted)
+
+    def pull_retries(self, group: str) -> dict[str, Any] | None:
+        """The answer that has messages, of the queues of failed messages; it is not known which gets them."""
+        answers = [self.pull(f"{group} fail {number}") for number in (0, 1)]
+        return next((one for one in answers if one["msgs"]), None)
 
     def send(self, label: str) -> None:
         queue = self.topic["queues"][int(label.split()[-1])]["queue"]

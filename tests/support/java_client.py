@@ -1,7 +1,7 @@
-"""A client that speaks as PMQ's Java client does: its calls, their order, its pauses, what it takes from answers.
+"""A client that speaks as PMQ's Java client does: its calls, their order, its pauses, its use of answers.
 
-A thread polls, one commits, one sends heartbeats, and one reads each queue. What it does with versions is what
-docs/reference/java-clients.md says of these clients.
+A thread polls, one commits, one sends heartbeats, and one reads each queue. What it does with versions is
+what docs/reference/java-clients.md says of these clients.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -224,10 +225,8 @@ class JavaClient:
     def _check(self, wire: Wire) -> None:
         while not self.stopped.is_set():
             body = {"consumerId": self.id, "consumerGroupVersion": dict.fromkeys(self.known, 0)}
-            try:
+            with suppress(Failed):
                 self._call(wire, CONSUMER + "getConsumerGroupPolling", body, tries=1)
-            except Failed:
-                pass
             self.stopped.wait(self.timing.check)
 
     # commits and heartbeats
@@ -245,11 +244,9 @@ class JavaClient:
                     one.was_committed = True
 
     def _send_commit(self, wire: Wire, offsets: list[dict[str, Any]], *, flag: int) -> None:
-        try:
+        with suppress(Failed):
             body = {"queueOffsets": offsets, "flag": flag}
             self._call(wire, CONSUMER + "commitOffset", body, tries=10)
-        except Failed:
-            pass
 
     def _beat(self, wire: Wire) -> None:
         pause = self.timing.first_beat
@@ -345,9 +342,11 @@ class _Executor:
 
     def _handle(self, wire: Wire, message: Mapping[str, Any]) -> None:
         retries = self._queue["retryCount"]
-        if message["retryCount"] < max(1, retries) and not self._client.handle(dict(message), self._queue):
-            if message["retryCount"] < retries:
-                self._report(wire, message)
+        attempt = message["retryCount"]
+        if attempt >= max(1, retries) or self._client.handle(dict(message), self._queue):
+            return
+        if attempt < retries:
+            self._report(wire, message)
 
     def _report(self, wire: Wire, message: Mapping[str, Any]) -> None:
         names = ("id", "tag", "bizId", "head", "body", "traceId")
@@ -359,7 +358,5 @@ class _Executor:
             "queueId": queue["queueId"],
             "failMsg": {"msgs": [failed], "topicName": topic, "synFlag": 1},
         }
-        try:
+        with suppress(Failed):
             self._client._call(wire, CONSUMER + "publishAndUpdateResultFailMsg", body, tries=2)
-        except Failed:
-            pass
