@@ -90,7 +90,9 @@ def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
     with reachable():
         rows = list(_rows().filter(java_id=java_id).values_list("consumer_id", "java_polled_at"))
         asked_after = before(database_now(), seconds=SILENT_S) if rows else None
-    alive = [check(text) for text, at in rows if at is not None and asked_after is not None and at > asked_after]
+    alive = [
+        check(text) for text, at in rows if at is not None and asked_after is not None and at > asked_after
+    ]
     return alive, bool(rows)
 
 
@@ -116,7 +118,7 @@ def tell(*, member: JavaMember, told: Told) -> bool:
         mine = _rows().filter(
             pk=member.consumer.member_id, consumer_id=member.consumer.text, java_version=member.version
         )
-        return mine.update(java_version=member.version + 1, java_told=asdict(told)) > 0
+        return int(mine.update(java_version=member.version + 1, java_told=asdict(told))) > 0
 
 
 def _rows() -> Any:
