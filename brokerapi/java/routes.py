@@ -29,5 +29,5 @@ urlpatterns = [
     path(f"{TOOL}/addCat", tools.AddCat.as_view()),
     path(f"{TOOL}/sendMail", tools.SendMail.as_view()),
     path(f"{TOOL}/getIp", tools.GetIp.as_view()),
-    re_path(r"^/?api/+(?:client|server)/.*$", Elsewhere.as_view()),
+    re_path(r"^api/+(?:client|server)/.*$", Elsewhere.as_view()),
 ]
