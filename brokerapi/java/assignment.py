@@ -1,4 +1,4 @@
-"""What a Java client is told of a group: the queues it owns, how to read them, and versions of both.
+"""Groups as Java clients are told them: the queues to own, how to read them, and versions of both.
 
 Versions only say that something is new. What is compared is what the client was told last, which its
 membership keeps. `rbVersion` rises when the client has to stop and start: other queues, or other threads (a

@@ -1,4 +1,4 @@
-"""What there is, as Java clients ask for it: brokers, topics of groups, queues of topics, unread messages."""
+"""Lists that Java clients ask for: brokers, topics of groups, queues of topics, unread messages."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _sleep(seconds: float) -> None:
 
 
 def _news(call: Call, java_id: int, members: list[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
-    """What is new to the client, by group; looked for again when one of the groups changes."""
+    """Return the news of the client, by group; looked for again when one of the groups changes."""
     until = time.monotonic() + _hold_s(java_id, members)
     place = f"poll {java_id}"
     has_place = longpoll.take_place_for(place)
@@ -115,7 +115,7 @@ def _news(call: Call, java_id: int, members: list[JavaMember], versions: Mapping
 def _look(
     java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
 ) -> tuple[dict[str, Any], dict[int, int]]:
-    """What is new, by group; and the generation of each group, by its id."""
+    """Return the news, by group, and the generation of each group, by its id."""
     news, generations = {}, {}
     for member in members:
         seen = assignment.look(member, versions[member.group])
@@ -134,7 +134,7 @@ def _note_start(java_id: int, group: str) -> None:
 
 
 def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
-    """How long this call may wait: its next one must come within the session timeout of each group."""
+    """Return the time to wait: the next call must come within the session timeout of each group."""
     hold_s = HOLD_S
     for member in members:
         left = _starting.get((java_id, member.group), 0)

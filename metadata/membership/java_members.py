@@ -29,8 +29,8 @@ NOTE_S = 15.0  # the time of its last question is not written more often
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a client was told: `generation` of the group, digests of the queues to own and of everything about
-    them, and the versions of both."""
+    """Contents of the last answer with news: the `generation` of the group, digests of the queues to own and
+    of everything about them, and the versions of both."""
 
     generation: int = 0
     queues: str = ""

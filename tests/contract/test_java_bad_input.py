@@ -1,4 +1,4 @@
-"""What Java clients could send wrong: an answer that they understand, and nothing is asked again for ever."""
+"""Wrong input of Java clients: an answer that they understand, and nothing is asked again for ever."""
 
 from __future__ import annotations
 

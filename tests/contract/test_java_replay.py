@@ -1,4 +1,4 @@
-"""What Java clients asked in recorded runs, asked of our broker: its answers have all fields that they read.
+"""Calls of Java clients in recorded runs, made to our broker: its answers have all fields that they read.
 
 `java_calls` has the calls, each with the shape of the answer in the state that it was in, and the order in
 which each run made them. Ids, versions and offsets are those that our broker told. What a run caused by other
