@@ -46,12 +46,12 @@ def look(member: JavaMember, asked: int) -> Seen:
     generation = member.told.generation if knows else 0
     answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
     settings = [_settings(member, one) for one in answer.assigned]
-    is_same = bool(member.version) and _content(settings) == member.told.content
+    is_same = _content(settings) == member.told.content
     if knows and is_same:
         return Seen(member, answer.generation)
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
     told = _told(member, answer.generation, queues)
-    if told.content != member.told.content or not member.version:
+    if told.content != member.told.content:
         if not java_members.tell(member=member, told=told):  # a broker was quicker; the next poll finds that
             return Seen(member, answer.generation)
         member = _renewed(member, told)
@@ -79,7 +79,7 @@ def _renewed(member: JavaMember, told: Told) -> JavaMember:
 def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> Told:
     before = member.told
     running = _digest([(one["queueId"], one["threadSize"]) for one in queues])
-    restarts = running != before.queues or not member.version
+    restarts = running != before.queues
     return Told(
         generation=generation,
         queues=running,

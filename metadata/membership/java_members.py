@@ -70,11 +70,17 @@ def is_young(java_id: int) -> bool:
 
 
 def link(*, consumer: ConsumerId, java_id: int) -> None:
-    """Note that a membership is that of a client; one that it has already stays as it is."""
+    """Note that a membership is that of a client; one that it has already stays as it is.
+
+    Its versions begin at the time of the client's number: a client that registers anew may have versions of its
+    former number in hand, and must find the new ones above them.
+    """
+    base = java_id >> RANDOM_BITS
+    told = asdict(Told(rb_version=base, meta_version=base))
     with reachable():
         rows = _rows().filter(pk=consumer.member_id, consumer_id=consumer.text)
         rows.exclude(java_id=java_id).update(
-            java_id=java_id, java_version=0, java_told=None, java_polled_at=UtcNow()
+            java_id=java_id, java_version=base, java_told=told, java_polled_at=UtcNow()
         )
 
 
