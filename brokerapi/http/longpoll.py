@@ -99,11 +99,20 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
 
 def take_place(consumer: ConsumerId) -> bool:
     """Take one of the places where a thread may wait; whether one was free for this consumer."""
-    return _places.take(consumer.text)
+    return take_place_for(consumer.text)
 
 
 def give_back_place(consumer: ConsumerId) -> None:
-    _places.give_back(consumer.text)
+    give_back_place_of(consumer.text)
+
+
+def take_place_for(who: str) -> bool:
+    """The same for whoever is known by a text."""
+    return _places.take(who)
+
+
+def give_back_place_of(who: str) -> None:
+    _places.give_back(who)
 
 
 def browse_or_wait(
