@@ -30,6 +30,7 @@ from portal.actions import form_secrets, idempotency
 from portal.auth import error_pages
 from portal.auth.access import actor
 from portal.kit import pages
+from portal.kit.pages import Link
 from portal.kit.tables import Table, Text
 
 CONFIRM = "confirm"  # the field of a name that is typed again
@@ -99,6 +100,13 @@ class Action(View):
         """Return the URL of the page that this action belongs to, where its effect is seen."""
         page, *words = self.back_to
         return pages.to(page, *(self.kwargs[word] for word in words))
+
+    def crumbs(self) -> list[Link]:
+        """Return the way to this page: its section, and the page of the thing it acts on."""
+        found, words = pages.section_crumbs(self.section), self.back_to[1:]
+        if words:
+            found.append(Link(self.word(words[-1]), self.back()))
+        return found
 
     def target(self) -> str:
         """Return the name that the right must reach: the first word of the URL, or everything."""
@@ -229,6 +237,7 @@ class Action(View):
             preview=preview,
             form_number=number,
             section=self.section,
+            crumbs=self.crumbs(),
             back=self.back(),
             button=self.button,
             danger=self.danger,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import template
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -85,6 +86,14 @@ def at(value: int | None) -> str:
     if value is None:
         return DASH
     return datetime.fromtimestamp(value / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@register.simple_tag
+def moment(value: int | None) -> str:
+    """A point in time, ms since 1970: the script makes it "3 min ago", with this on hover."""
+    if value is None:
+        return DASH
+    return format_html('<time datetime="{}" class="nowrap">{} UTC</time>', iso(value), at(value))
 
 
 @register.filter

@@ -17,7 +17,7 @@ LISTS = (
     "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "brokers", "alarms",
     "jobs", "audit", "keys", "users", "settings", "checks", "consistency", "create/topic",
     "create/group", "create/key", "create/user", "create/node", "reports", "create/report", "pipeline",
-    "create/archive", "create/replay", "help",
+    "create/archive", "create/replay", "help", "parts",
 )  # fmt: skip
 TOPIC_ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
 GROUP_ACTIONS = (

@@ -22,7 +22,7 @@ from metadata.monitoring.progress import GroupProgress
 from metadata.rules.settings import GROUP
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, progress, rows
+from portal.kit import charts, outages, pages, places, progress, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.setting_fields import facts
 from portal.kit.tables import (
@@ -83,7 +83,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         request,
         "group",
         name,
-        section="groups",
+        **places.of_group(request, name, "group"),
         live=True,
         actions=_actions(view) if manages else [],
         tiles=_tiles(view, offsets, metrics_history.pace(**whose), found),
@@ -111,7 +111,6 @@ def _actions(view: GroupView) -> list[Link]:
         Link(_("Subscribe"), to("subscribe", view.name)),
         Link(_("Reset offsets"), to("group-reset", view.name)),
         *([] if view.mode == "share" else [Link(_("Rebalance"), to("group-rebalance", view.name))]),
-        Link(_("Retries and dead letters"), to("failures", view.name)),
         Link(_("Settings"), to("group-settings", view.name)),
         Link(_("Delete"), to("group-delete", view.name), "danger"),
     ]

@@ -17,7 +17,7 @@ from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
 from portal.auth.access import actor, may
-from portal.kit import pages, rows
+from portal.kit import pages, places, rows
 from portal.kit.pages import to
 from portal.kit.setting_fields import IdsField
 from portal.kit.tables import Cell, Column, Columns, Empty, Table, Text, badge, number, plain, text, when
@@ -145,7 +145,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
         request,
         "moves",
         _("Offset resets of %s") % name,
-        section="groups",
+        **places.of_group(request, name, "moves"),
         name=name,
         table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
         following=f"?after={page.next}" if page.next else "",
@@ -161,7 +161,7 @@ def latest(*, group: str, manages: bool, actor: Actor) -> Table:
 def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     undone = {one.undoes for one in found}
     columns: list[Column[PastMove]] = [
-        Column(_("Reset (UTC)"), lambda one: when(one.at_ms)),
+        Column(_("Reset"), lambda one: when(one.at_ms)),
         Column(_("Requested by"), lambda one: text(one.actor)),
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Queue"), lambda one: text(f"{one.queue} ({one.instance})" if one.instance else one.queue)),

@@ -21,7 +21,7 @@ from metadata.actors import Actor
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.listing import topic_lists
 from portal.auth.access import actor, may
-from portal.kit import bodies, outages, pages, rows
+from portal.kit import bodies, outages, pages, places, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.tables import (
     Cell,
@@ -82,7 +82,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         "messages",
         _("Messages"),
         status=status,
-        section="messages",
+        **(places.of_topic(asked["topic"], "messages") if result else {"section": "messages"}),
         asked=asked,
         offered=offered,
         result=result,
@@ -177,7 +177,7 @@ def _link(asked: dict[str, str], **more: object) -> str:
 def _table(topic: str, found: Sequence[StoredMessage]) -> Table:
     columns: Columns[StoredMessage] = [
         Column(_("Message"), lambda one: code(one.message_id, to("message", topic, one.message_id))),
-        Column(_("Stored (UTC)"), lambda one: when(one.stored_at_ms)),
+        Column(_("Stored"), lambda one: when(one.stored_at_ms)),
         Column(_("Key"), lambda one: long(one.key)),
         Column(_("Tag"), lambda one: text(one.tag)),
         Column(_("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True),
@@ -201,11 +201,13 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     if may(request, "produce", topic) and not found.masked:
         actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
     body = bodies.shown(one.body)
+    place = places.of_topic(topic, "messages")
+    place["crumbs"].append(Link(_("Messages"), f"{to('messages')}?topic={topic}"))
     return pages.show(
         request,
         "message",
         message_id,
-        section="messages",
+        **place,
         topic=topic,
         facts=_facts(one, topic, body, masked=found.masked),
         headers=sorted((one.headers or {}).items()),
@@ -222,7 +224,7 @@ def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
         Column(_("Group"), lambda one: rows.group(one.group)),
         Column(_("State"), _trace),
         Column(_("Failures"), lambda one: number(one.attempt), right=True),
-        Column(_("Due or dead since (UTC)"), lambda one: when(one.at_ms)),
+        Column(_("Due or dead since"), lambda one: when(one.at_ms)),
         Column(
             _("Error"),
             lambda one: Cell(
@@ -245,7 +247,7 @@ def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -
         Fact(_("Topic"), topic, to("topic", topic), kind="code"),
         Fact(_("Queue"), one.queue),
         Fact(_("Offset"), one.offset),
-        Fact(_("Stored (UTC)"), one.stored_at_ms, kind="when"),
+        Fact(_("Stored"), one.stored_at_ms, kind="when"),
         Fact(_("Key"), one.key, kind="code"),
         Fact(_("Tag"), one.tag),
         Fact(_("Trace id"), one.trace_id, kind="code"),

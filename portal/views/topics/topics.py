@@ -18,7 +18,7 @@ from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, rows
+from portal.kit import charts, outages, pages, places, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.setting_fields import facts
 from portal.kit.tables import (
@@ -81,9 +81,9 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         request,
         "topic",
         name,
-        section="topics",
+        **places.of_topic(name, "topic"),
         live=True,
-        actions=_actions(name) if manages else [Link(_("Messages"), _messages(name))],
+        actions=_actions(name) if manages else [],
         tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
         rates=charts.rates(points),
         lags=charts.lags(points),
@@ -101,9 +101,7 @@ def _messages(name: str) -> str:
 
 def _actions(name: str) -> list[Link]:
     return [
-        Link(_("Messages"), _messages(name)),
-        Link(_("Send"), to("send", name)),
-        Link(_("Delayed"), to("delayed", name)),
+        Link(_("Send"), to("send", name), "main"),
         Link(_("Settings"), to("topic-settings", name)),
         Link(_("Expand"), to("topic-expand", name)),
         Link(_("Shrink"), to("topic-shrink", name)),
