@@ -41,9 +41,9 @@ def of_list(request: HttpRequest, on: str, *, name: str) -> dict[str, Any]:
     """Return the same of a list that was opened from a topic or group; nothing of any other."""
     known = snapshot.current()
     kind = request.GET.get(OF)
-    if kind == "group" and any(one.name == name for one in known.groups.values()):
+    if kind == "group" and known.group(name):
         return of_group(request, name, on)
-    if kind == "topic" and any(one.name == name for one in known.topics.values()):
+    if kind == "topic" and known.topic(name):
         return of_topic(name, on)
     return {}
 

@@ -7,6 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow
 from metadata.rules.alarm_rules import subject
@@ -91,6 +92,19 @@ def topic(name: str) -> Cell:
     return code(name, to("topic", name))
 
 
+def queue_name(number: int) -> str:
+    """Return a queue as people call it: its topic and its place in it; its id where it is gone."""
+    known = snapshot.current()
+    found = known.queues.get(number)
+    of = known.topics.get(found.topic_id) if found else None
+    return f"{of.name}/{found.number}" if found and of else str(number)
+
+
+def queue(number: int, href: str = "") -> Cell:
+    """A queue by that name; its id, which commands take, is on hover."""
+    return Cell(queue_name(number), "code", href, title=_("Queue %d") % number)
+
+
 def group(name: str) -> Cell:
     """A group's name with its link."""
     return code(name, to("group", name))
@@ -132,7 +146,7 @@ def yes(value: bool) -> Cell:
 
 GROUP: Columns[GroupRow] = (  # of a list of groups
     Column(gettext_lazy("Group"), lambda one: group(one.name), "name"),
-    Column(gettext_lazy("Trend"), lambda one: progress.cell(one.progress)),
+    Column(gettext_lazy("State"), lambda one: progress.cell(one.progress)),
     Column(gettext_lazy("Unread"), lambda one: number(one.lag), "lag", right=True),
     Column(gettext_lazy("Oldest unread"), lambda one: age(one.lag_ms), "age", right=True),
     Column(gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True),

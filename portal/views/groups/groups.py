@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from messagestore.consume import lag
 from messagestore.consume.lag import QueueLag
+from messagestore.inspect import lag_causes
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
 from metadata.groups.subscription_rows import SubscriptionView
@@ -22,7 +23,7 @@ from metadata.monitoring.progress import GroupProgress
 from metadata.rules.settings import GROUP
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, places, progress, rows
+from portal.kit import causes, charts, outages, pages, places, progress, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.setting_fields import facts
 from portal.kit.tables import (
@@ -79,6 +80,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
     points = metrics_history.points(for_s=charts.span(request).for_s, **whose)
     manages = may(request, "manage", name, what="group")
+    reasons = lag_causes.of_group(view=view, offsets=offsets, found=found, actor=actor(request))
     return pages.show(
         request,
         "group",
@@ -95,6 +97,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         members=_members(view),
         moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
+        causes=causes.said(reasons, group=name, manages=manages),
         away=outages.of(one.queue for one in offsets if one.head is None),
         manages=manages,
     )
@@ -120,10 +123,9 @@ def _tiles(
     view: GroupView, offsets: Sequence[QueueLag], now: Pace, found: GroupProgress | None
 ) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
-    state, trend = rows.state("stopped" if view.stopped else "running"), progress.cell(found)
+    state, tone, trend = progress.state(found)
     return [
-        Fact(_("State"), state.value, tone=state.tone),
-        Fact(_("Trend"), trend.value, kind="words", tone=trend.tone),
+        Fact(_("State"), state, tone=tone, note=trend),
         Fact(_("Handled per second"), now.handled, kind="rate"),
         Fact(_("Pulled per second"), now.pulled, kind="rate"),
         Fact(_("Sent per second"), now.sent, kind="rate"),
@@ -186,7 +188,7 @@ def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
 
 def _position(one: QueueLag) -> Cell:
     place = f"?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"
-    return code(one.queue, to("messages") + place)
+    return rows.queue(one.queue, to("messages") + place)
 
 
 def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
