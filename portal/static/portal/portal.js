@@ -22,7 +22,9 @@
   const within = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
   const FOCUSED = "a, button, input, summary, [tabindex]";
   let kept = null;
-  body.addEventListener("htmx:beforeSwap", () => {
+  const isLive = (event) => event.target.id === "live";
+  body.addEventListener("htmx:beforeSwap", (event) => {
+    if (!isLive(event)) return;
     kept = {
       open: within("details").map((one) => one.open),
       boxes: within("input[type=checkbox]").map((one) => one.checked),
@@ -38,7 +40,7 @@
     if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
     kept = null;
   };
-  body.addEventListener("htmx:afterSettle", () => { fresh = Date.now(); failed = false; restore(); stamp(); draw(); relate(); });
+  body.addEventListener("htmx:afterSettle", (event) => { if (isLive(event)) { fresh = Date.now(); failed = false; restore(); stamp(); draw(); relate(); } });
   const fail = () => { failed = true; stamp(); };
   body.addEventListener("htmx:responseError", fail);
   body.addEventListener("htmx:sendError", fail);
@@ -67,13 +69,13 @@
       const axis = { stroke: colour("--soft"), grid, ticks: grid };
       const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
       const series = names.map((label, n) => n === 0
-        ? { label: "", value: (_, at) => (at === null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
+        ? { label: "", value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
         : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false }, value: (_, v) => (v === null ? "–" : short(v)) });
       const last = table.tBodies[0].rows.length - 1;
-      const rest = (one) => { if (one.cursor.idx === null) one.setLegend({ idx: last }); };  // what is so now, while nobody points
+      const rest = (one) => { if (one.cursor.idx == null && last >= 0) one.setLegend({ idx: last }); };  // what is so now, while nobody points
       const plot = new uPlot({
         width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false, sync: { key: "page" } },
-        hooks: { ready: [(one) => one.setLegend({ idx: last })], setCursor: [rest] },
+        hooks: { ready: [rest], setCursor: [rest] },
         axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
       }, columns(table), place);
@@ -112,6 +114,28 @@
   document.addEventListener("keydown", (event) => {
     const open = event.key === "Escape" && document.querySelector("details.menu[open]");
     if (open) { open.open = false; open.querySelector("summary").focus(); }
+  });
+
+  // The palette: what is typed is asked of the search page, and its results are walked with the arrows.
+  const palette = document.getElementById("palette");
+  const asked = palette?.querySelector("input");
+  const results = () => [...palette.querySelectorAll("#palette-found a")];
+  const openPalette = (event) => { event.preventDefault(); if (!palette.open) palette.showModal(); asked.select(); };
+  document.querySelector("[data-palette]")?.addEventListener("click", openPalette);
+  document.addEventListener("keydown", (event) => {
+    if (palette && (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") openPalette(event);
+  });
+  palette?.addEventListener("click", (event) => { if (event.target === palette) palette.close(); });
+  palette?.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const all = [asked, ...results()];
+    all[(all.indexOf(document.activeElement) + step + all.length) % all.length].focus();
+  });
+  palette?.querySelector("form").addEventListener("submit", (event) => {
+    const first = results()[0];
+    if (first) { event.preventDefault(); location.assign(first.href); }
   });
 
   // Keys: "/" searches, "g" and a letter goes somewhere, "?" shows them. Without script the link is a page.

@@ -46,12 +46,14 @@ from portal.views.groups import leases, resetting
 
 
 class Matrix(NamedTuple):
-    """The queues of a topic as a group reads them; `of`: the topic whose failed messages it holds, or ''."""
+    """The queues of a topic as a group reads them, and those of its retry topic; None: there is none."""
 
     topic: str
-    of: str
     table: Table
     subscription: SubscriptionView | None
+    retries: Table | None
+    retry_topic: str
+    waiting: int  # messages that are unread in the retry topic
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
@@ -133,29 +135,32 @@ def _tiles(
         Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
         *(leases.tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
-        Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}", kind="number"),
     ]
 
 
 def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
-    """For each topic its queues with owner and position, and below it those of its failure topic."""
+    """Return each topic with its queues, their owners and positions; its retry topic is folded into it."""
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
     shares = view.mode == "share"
     held = leases.columns() if shares else _owner(heard)
     fence: Columns[QueueLag] = [] if shares else [Column(_("Epoch"), lambda one: code(one.epoch))]
-    retries = {failure_name(view.name, topic): topic for topic in known}
     mine = {topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)}
-    ordered = sorted(mine, key=lambda topic: (retries.get(topic, topic), topic in retries))
-    return [
-        Matrix(
-            topic,
-            retries.get(topic, ""),
-            _matrix(mine[topic], known.get(topic), held, fence),
-            known.get(topic),
+    retries = {topic: failure_name(view.name, topic) for topic in mine}
+    found = []
+    for topic in sorted(mine.keys() - set(retries.values())):
+        after = mine.get(retries[topic])
+        found.append(
+            Matrix(
+                topic,
+                _matrix(mine[topic], known.get(topic), held, fence),
+                known.get(topic),
+                _matrix(after, None, held, fence) if after else None,
+                retries[topic],
+                sum(one.lag or 0 for one in after or ()),
+            )
         )
-        for topic in ordered
-    ]
+    return found
 
 
 def _matrix(
@@ -226,6 +231,7 @@ def _members(view: GroupView) -> Table:
 def _facts(view: GroupView) -> list[Fact]:
     return [
         Fact(_("Mode"), rows.state(view.mode).value),
+        Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}&of=group", kind="number"),
         *facts(GROUP, view, without=["stopped"]),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
