@@ -33,6 +33,7 @@ from portal.kit import pages
 from portal.kit.pages import Link
 from portal.kit.tables import Table, Text
 
+PREVIEW = "preview"  # in the URL: shows at once what would happen, where a link has filled in the form
 CONFIRM = "confirm"  # the field of a name that is typed again
 WOULD = lazy("Preview of the changes")
 
@@ -137,7 +138,12 @@ class Action(View):
         """The form; or, where there is nothing to fill in, at once what would happen."""
         if self.form_class is NoFields:
             return self._ask(NoFields({}))
-        return self._show(self.form_class(initial=self.initial()))
+        form = self.form_class(initial=self.initial())
+        if request.GET.get(PREVIEW) == "yes":
+            complete = self.form_class({name: _filled(form[name]) for name in form.fields})
+            if complete.is_valid():
+                return self._ask(complete)
+        return self._show(form)
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """Show what would happen, or with `confirmed` do it."""
@@ -244,6 +250,14 @@ class Action(View):
             says=self.says,
             **self.words(),
         )
+
+
+def _filled(field: forms.BoundField) -> Any:
+    """Return the value that a field would be sent with as it stands: a choice stands at its first."""
+    value = field.value()
+    if value is None and isinstance(field.field, forms.ChoiceField):
+        return next((key for key, _label in field.field.widget.choices), None)
+    return value
 
 
 class Delete(Action):

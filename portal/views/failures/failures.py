@@ -85,11 +85,11 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     if topic or error:
         redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
     found = [
-        Link(redrive % counted(count), to("redrive", name) + which),
+        Link(redrive % counted(count), f"{to('redrive', name)}{which}&preview=yes", "main"),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
     ]
     if dead_letter_counts.unseen(group=name):
-        found.insert(0, Link(_("Mark as seen"), to("dead-seen", name)))
+        found.append(Link(_("Mark as seen"), to("dead-seen", name)))
     return found
 
 

@@ -20,7 +20,20 @@ from portal.auth.access import actor, may
 from portal.kit import pages, places, rows
 from portal.kit.pages import to
 from portal.kit.setting_fields import IdsField
-from portal.kit.tables import Cell, Column, Columns, Empty, Table, Text, badge, number, plain, text, when
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Table,
+    Text,
+    badge,
+    code,
+    number,
+    plain,
+    text,
+    when,
+)
 from portal.views.groups.group_actions import GroupAction
 
 SHOWN = 50  # moves of queues
@@ -125,8 +138,7 @@ class UndoReset(MoveOffsets):
 
 def _planned(found: Sequence[Move]) -> Table:
     columns: Columns[Move] = [
-        Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Queue"), lambda one: text(one.queue)),
+        Column(_("Queue"), lambda one: rows.queue(one.queue)),
         Column(_("Requested"), lambda one: number(one.asked), right=True),
         Column(_("Now"), lambda one: number(one.from_offset), right=True),
         Column(_("After"), lambda one: number(one.to_offset), right=True),
@@ -163,8 +175,7 @@ def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     columns: list[Column[PastMove]] = [
         Column(_("Reset"), lambda one: when(one.at_ms)),
         Column(_("Requested by"), lambda one: text(one.actor)),
-        Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Queue"), lambda one: text(f"{one.queue} ({one.instance})" if one.instance else one.queue)),
+        Column(_("Queue"), _queue),
         Column(_("From"), lambda one: number(one.from_offset), right=True),
         Column(_("To"), lambda one: number(one.to_offset), right=True),
         Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
@@ -172,6 +183,11 @@ def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     if manages:
         columns.append(Column(_("Action"), lambda one: _way_back(group, one, undone=one.reset in undone)))
     return plain(columns, found, Empty(_("No offset resets")))
+
+
+def _queue(one: PastMove) -> Cell:
+    name = rows.queue_name(one.queue)
+    return code(f"{name} ({one.instance})" if one.instance else name, to("topic", one.topic))
 
 
 def _moved(one: PastMove, *, undone: bool) -> Cell:

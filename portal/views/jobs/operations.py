@@ -159,7 +159,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     columns: Columns[AuditRow] = [
         Column(_("When"), lambda one: when(one.at_ms), "at"),
         Column(_("Who"), _who),
-        Column(_("Processed"), lambda one: text(f"{one.verb} {one.kind}")),
+        Column(_("Action"), lambda one: text(f"{one.verb} {one.kind}")),
         Column(_("To"), lambda one: rows.of_audit(one.kind, one.name), "name"),
         Column(_("Before"), lambda one: long(_values(one.before))),
         Column(_("After"), lambda one: long(_values(one.after))),
