@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.db.clock import database_now, ms
-from portal.kit.tables import Table, Text
+from portal.kit.tables import Table, Text, with_words
 
 SECTIONS: Mapping[str, tuple[Text, str]] = {  # of the navigation: label, name of the page that begins it
     "topics": (lazy("Topics"), "topics"),
@@ -38,7 +38,7 @@ SHOWN_ALL = 2  # actions that need no menu
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link or a button; `tone` is '', 'main', 'danger', or 'on' for the chosen one of several."""
+    """A link or a button; `tone` is '', 'primary', 'danger', or 'on' for the chosen one of several."""
 
     label: Text
     href: str
@@ -93,7 +93,7 @@ def show(
 
 def menu(actions: Sequence[Link]) -> Menu:
     """Return the first action as a button and the others as a menu, the dangerous ones last."""
-    ordered = sorted(actions, key=lambda one: (one.tone == "danger", one.tone != "main"))
+    ordered = sorted(actions, key=lambda one: (one.tone == "danger", one.tone != "primary"))
     if len(ordered) <= SHOWN_ALL:
         return Menu(ordered)
     return Menu(ordered[:1], ordered[1:])
@@ -107,11 +107,24 @@ def section_crumbs(section: str) -> list[Link]:
     return [Link(label, to(name))]
 
 
+def chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
+    """Return the filters that the URL has, by name, each with the address without it."""
+    asked = {name: request.GET.get(name, "") for name in labels}
+    return [
+        Link(f"{labels[name]}: {value}", with_words(request, **{name: "", "page": ""}))
+        for name, value in asked.items()
+        if value
+    ]
+
+
 def list_page(
     request: HttpRequest, title: Text, table: Table, *, searched: bool = True, **words: Any
 ) -> HttpResponse:
-    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it."""
+    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it, and `asked`:
+    fields of the search, as name, label, type and value."""
     query = request.GET.get("q", "")
+    own = {one["name"] for one in words.get("asked", ())}
+    words["keep"] = [one for one in table.keep if one[0] not in own]
     return show(request, "list", title, table=table, live=True, searched=searched, query=query, **words)
 
 

@@ -157,8 +157,8 @@ def listed(request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty
         total=found.total,
         page=found.page,
         pages=found.pages,
-        previous=_link(request, page=found.page - 1) if found.page > 1 else "",
-        following=_link(request, page=found.page + 1) if found.page < found.pages else "",
+        previous=with_words(request, page=found.page - 1) if found.page > 1 else "",
+        following=with_words(request, page=found.page + 1) if found.page < found.pages else "",
         folds=_folds(columns),
         keep=[(name, value) for name, value in request.GET.dict().items() if name not in ("q", "page")],
     )
@@ -194,11 +194,12 @@ def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
         state = {column.key: "ascending", f"-{column.key}": "descending"}.get(sort, "") if column.key else ""
         first = f"-{column.key}" if column.right else column.key
         other = column.key if column.right else f"-{column.key}"
-        href = _link(request, sort=other if sort == first else first, page="") if column.key else ""
+        href = with_words(request, sort=other if sort == first else first, page="") if column.key else ""
         heads.append(Head(column.label, column.right, href, state))
     return heads
 
 
-def _link(request: HttpRequest, **changed: Any) -> str:
+def with_words(request: HttpRequest, **changed: Any) -> str:
+    """Return the address of a page with some words changed; empty ones are left out."""
     words = {**request.GET.dict(), **{name: str(value) for name, value in changed.items()}}
     return f"?{urlencode({name: value for name, value in words.items() if value})}"

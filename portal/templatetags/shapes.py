@@ -66,13 +66,15 @@ def lasts(value: int | float | None) -> str:
         return DASH
     ms = int(value)
     if ms < SECOND:
-        return f"{value:.1f} ms" if isinstance(value, float) and ms < 10 else f"{ms} ms"
+        shown = f"{value:.1f}" if isinstance(value, float) and ms < 10 else str(ms)
+        return f"{shown} {_('ms')}"
     if ms < MINUTE:
-        return f"{ms / SECOND:.1f} s" if ms < 10 * SECOND else f"{ms // SECOND} s"
+        shown = f"{ms / SECOND:.1f}" if ms < 10 * SECOND else str(ms // SECOND)
+        return f"{shown} {_('s')}"
     if ms < HOUR:
-        return _parts(ms // MINUTE, "min", ms % MINUTE // SECOND, "s")
+        return _parts(ms // MINUTE, _("min"), ms % MINUTE // SECOND, _("s"))
     if ms < DAY:
-        return _parts(ms // HOUR, "h", ms % HOUR // MINUTE, "min")
+        return _parts(ms // HOUR, _("h"), ms % HOUR // MINUTE, _("min"))
     return ngettext("%(days)d day", "%(days)d days", ms // DAY) % {"days": ms // DAY}
 
 

@@ -182,7 +182,7 @@ def test_a_thousand_dead_letters_are_redriven(operator: Operator, server: Server
         lambda: page.goto("/") and page.locator("#dead a[href*=menders]").count(), limit_s=WAIT_S, every_s=1
     )
     operator.click("#dead a[href*=menders]")
-    operator.click("main .head a.button.main", "1,000")
+    operator.click("main .head a.button.primary", "1,000")
     assert "1000" in page.locator("main").inner_text()
     operator.confirm()
     until(lambda: dead(failed) == 0, limit_s=WAIT_S, every_s=0.5)

@@ -67,9 +67,9 @@
       const table = figure.querySelector("table");
       const grid = { stroke: colour("--line"), width: 1 };
       const axis = { stroke: colour("--soft"), grid, ticks: grid };
-      const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+      const names = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.label ?? cell.textContent.trim());
       const series = names.map((label, n) => n === 0
-        ? { label: "", value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
+        ? { label, value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
         : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false }, value: (_, v) => (v === null ? "–" : short(v)) });
       const last = table.tBodies[0].rows.length - 1;
       const rest = (one) => { if (one.cursor.idx == null && last >= 0) one.setLegend({ idx: last }); };  // what is so now, while nobody points
@@ -181,6 +181,7 @@
   const fit = () => { if (menu) menu.open = wide.matches; };
   wide.addEventListener("change", fit);
   fit();
+  document.querySelector(".tabbar [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   draw();
   stamp();
   relate();

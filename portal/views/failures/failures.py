@@ -85,7 +85,7 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     if topic or error:
         redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
     found = [
-        Link(redrive % counted(count), f"{to('redrive', name)}{which}&preview=yes", "main"),
+        Link(redrive % counted(count), f"{to('redrive', name)}{which}&preview=yes", "primary"),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
     ]
     if dead_letter_counts.unseen(group=name):

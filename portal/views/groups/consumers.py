@@ -80,7 +80,7 @@ def rebalances(request: HttpRequest) -> HttpResponse:
     columns: Columns[RebalanceRow] = [
         Column(_("When"), lambda one: when(one.at_ms), "at"),
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
-        Column(_("Cause"), lambda one: text(one.cause)),
+        Column(_("Cause"), lambda one: text(rows.cause(one.cause))),
         Column(_("Generation"), lambda one: number(one.generation), right=True),
         Column(_("Queues moved"), lambda one: number(one.moved), right=True),
         Column(_("Longest pause"), lambda one: lasting(one.pause_ms), "pause", right=True),

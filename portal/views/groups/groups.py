@@ -172,12 +172,13 @@ def _matrix(
     stopped = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
         Column(_("Queue"), _position),
-        *held,
-        Column(_("Position"), lambda one: number(one.committed), right=True),
-        Column(_("Log end offset"), lambda one: number(one.head), right=True),
+        *held[:1],
         Column(_("Unread"), lambda one: number(one.lag), right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
+        Column(_("Position"), lambda one: number(one.committed), right=True),
+        Column(_("Log end offset"), lambda one: number(one.head), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
+        *held[1:],
         *fence,
         Column(_("State"), lambda one: _queue_state(one, stopped)),
     ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import date, datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -36,6 +37,7 @@ from portal.kit.tables import (
     text,
     wanted,
     when,
+    with_words,
 )
 
 MOST_SHOWN = 300  # characters of one side of a change
@@ -154,12 +156,15 @@ class CancelRun(Action):
 
 
 def audit(request: HttpRequest) -> HttpResponse:
-    name = request.GET.get("name", "").replace("\0", "")[:500]
-    found = operation_lists.audit(wanted=wanted(request), actor=actor(request), name=name)
+    name, who = (request.GET.get(one, "").replace("\0", "")[:500] for one in ("name", "who"))
+    since, until = (_day(request.GET.get(one, "")) for one in ("since", "until"))
+    found = operation_lists.audit(
+        wanted=wanted(request), actor=actor(request), name=name, who=who, since=since, until=until
+    )
     columns: Columns[AuditRow] = [
         Column(_("When"), lambda one: when(one.at_ms), "at"),
-        Column(_("Who"), _who),
-        Column(_("Action"), lambda one: text(f"{one.verb} {one.kind}")),
+        Column(_("Who"), lambda one: _who(request, one)),
+        Column(_("Action"), lambda one: text(rows.deed(one.verb, one.kind))),
         Column(_("To"), lambda one: rows.of_audit(one.kind, one.name), "name"),
         Column(_("Before"), lambda one: long(_values(one.before))),
         Column(_("After"), lambda one: long(_values(one.after))),
@@ -170,11 +175,32 @@ def audit(request: HttpRequest) -> HttpResponse:
     filters = [Link(_("All changes"), to("audit"))] if name else []
     table = listed(request, columns, found, empty=hint)
     place = {"section": "audit", **places.of_list(request, "audit", name=name)}
-    return pages.list_page(request, _("Audit log"), table, intro=intro, filters=filters, **place)
+    labels = {"who": _("Who"), "since": _("From"), "until": _("To")}
+    asked = [
+        {"name": one, "label": labels[one], "type": "text" if one == "who" else "date", "value": shown or ""}
+        for one, shown in (
+            ("who", who),
+            ("since", since and since.isoformat()),
+            ("until", until and until.isoformat()),
+        )
+    ]
+    chips = pages.chips(request, labels)
+    return pages.list_page(
+        request, _("Audit log"), table, intro=intro, filters=filters, asked=asked, chips=chips, **place
+    )
 
 
-def _who(one: AuditRow) -> Cell:
-    return text(f"{one.actor_kind} {one.actor}" + (f" ({one.address})" if one.address else ""))
+def _day(word: str) -> date | None:
+    """Return the day of a filter; what is none is ignored."""
+    with suppress(ValueError):
+        return date.fromisoformat(word)
+    return None
+
+
+def _who(request: HttpRequest, one: AuditRow) -> Cell:
+    """Return who changed something, with a link to all that he did."""
+    shown = f"{one.actor_kind} {one.actor}" + (f" ({one.address})" if one.address else "")
+    return text(shown, with_words(request, who=one.actor, page=""))
 
 
 def _values(values: Mapping[str, Any] | None) -> str | None:

@@ -60,7 +60,7 @@ def parts(request: HttpRequest) -> HttpResponse:
         intro=_("For developers: every part in all its states. The figures are invented."),
         crumbs=[Link("Crumb", "#"), Link(LONG, "#")],
         tabs=[Link("Chosen", "#", "on"), Link("Other", "#"), Link("A long label of a tab", "#")],
-        actions=[Link("Danger", "#", "danger"), Link("Primary", "#", "main"), Link("Other", "#")],
+        actions=[Link("Danger", "#", "danger"), Link("Primary", "#", "primary"), Link("Other", "#")],
         tiles=_tiles(),
         badges=[rows.state(word) for word in rows.WORDS],
         chips=[Link("who: ada", "#"), Link(f"what: {LONG}", "#"), Link("cannot be removed", "")],

@@ -47,12 +47,12 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     columns: Columns[TopicRow] = [
         Column(_("Topic"), lambda one: rows.topic(one.name), "name"),
         Column(_("State"), lambda one: rows.state(one.state)),
-        Column(_("Queues"), lambda one: number(one.queues), right=True),
-        Column(_("Groups"), lambda one: number(one.groups), right=True),
         Column(_("Maximum unread"), lambda one: number(one.lag), "lag", right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
-        Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
+        Column(_("Queues"), lambda one: number(one.queues), right=True),
+        Column(_("Groups"), lambda one: number(one.groups), right=True),
+        Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
@@ -101,7 +101,7 @@ def _messages(name: str) -> str:
 
 def _actions(name: str) -> list[Link]:
     return [
-        Link(_("Send"), to("send", name), "main"),
+        Link(_("Send"), to("send", name), "primary"),
         Link(_("Settings"), to("topic-settings", name)),
         Link(_("Expand"), to("topic-expand", name)),
         Link(_("Shrink"), to("topic-shrink", name)),
