@@ -14,7 +14,16 @@ from portal.views.groups import consumers, group_actions, groups, leases, resett
 from portal.views.jobs import operations, pipeline, reports
 from portal.views.messages import messages, sending
 from portal.views.nodes import node_actions, node_places, nodes
-from portal.views.system import alarms, brokers, consistency, installation, overview, preferences
+from portal.views.system import (
+    alarms,
+    brokers,
+    consistency,
+    installation,
+    overview,
+    parts,
+    preferences,
+    search,
+)
 from portal.views.topics import delayed, topic_actions, topics
 from portal.views.users import keys, own_password, users
 
@@ -37,6 +46,8 @@ urlpatterns = [
     path("language", set_language, name="set_language"),
     path("theme", preferences.theme, name="theme"),
     page("help", preferences.keys, "help"),
+    page("parts", parts.parts, "parts"),
+    page("search", search.search, "search"),
     page("password", own_password.ChangePassword, "password"),
     page("", overview.overview, "overview"),
     page("topics", topics.topics_list, "topics"),

@@ -18,6 +18,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import NodeUnavailable
+from metadata.groups import commits
 
 LOOKED = 1_000  # waiting copies, and dead letters, of each group
 MOST_GROUPS = 20
@@ -27,21 +28,29 @@ MOST_GROUPS = 20
 class DeliveryStatus:
     """A message in a group. `state`: unread, read (committed, or finished), waiting (for a retry) or dead.
 
-    `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among the dead. `partly`:
-    there is more in the group's failures than was looked through, retries that came and are not read yet
-    among it; or the actor may not look, or a node did not answer.
+    `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among the dead. Of one
+    that was read: it was so after `after_ms` and by `by_ms`, None where that is not known. Of an unread one:
+    `ahead` messages of its queue come before it. `partly`: there is more in the group's failures than was
+    looked through, retries that came and are not read yet among it; or the actor may not look, or a node did
+    not answer.
     """
 
     group: str
     state: str
     attempt: int | None = None
     at_ms: int | None = None
+    first_failed_at_ms: int | None = None
+    after_ms: int | None = None
+    by_ms: int | None = None
+    ahead: int | None = None
     error: str = ""
     dead_id: str = ""
     partly: bool = False
 
 
-def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[DeliveryStatus]:
+def of_message(
+    *, topic: str, queue: int, offset: int, stored_at_ms: int, actor: Actor
+) -> list[DeliveryStatus]:
     """The message in up to MOST_GROUPS groups that share the topic's queues and that the actor sees, by name.
 
     Waiting and dead ones are told to who may `manage` the group. Raises NotFound(topic_not_found),
@@ -59,8 +68,29 @@ def of_message(*, topic: str, queue: int, offset: int, actor: Actor) -> list[Del
             is_read = committed > offset or (
                 one.is_share and run_sql.has_finished(session, group_id=one.id, queue=queue, offset=offset)
             )
-            found.append(DeliveryStatus(one.name, "read" if is_read else "unread"))
-    return [_looked_up(one, topic, (queue, offset), actor) for one in found]
+            found.append(
+                (one, DeliveryStatus(one.name, "read" if is_read else "unread", ahead=offset - committed))
+            )
+    place = queue, offset
+    timed = [
+        _timed(status, place, topic_id=topic_id, group_id=one.id, since_ms=stored_at_ms)
+        for one, status in found
+    ]
+    return [_looked_up(one, topic, place, actor) for one in timed]
+
+
+def _timed(
+    status: DeliveryStatus, place: tuple[int, int], *, topic_id: int, group_id: int, since_ms: int
+) -> DeliveryStatus:
+    """The same; of one that was read, with the time that positions tell."""
+    if status.state != "read":
+        return status
+    queue, offset = place
+    step = commits.first_committed(
+        topic_id=topic_id, group_id=group_id, queue=queue, offset=offset, since_ms=since_ms
+    )
+    after_ms, by_ms = (step.after_ms, step.by_ms) if step else (None, None)
+    return replace(status, ahead=None, after_ms=after_ms, by_ms=by_ms)
 
 
 def _looked_up(status: DeliveryStatus, topic: str, place: tuple[int, int], actor: Actor) -> DeliveryStatus:
@@ -79,13 +109,19 @@ def _looked_up(status: DeliveryStatus, topic: str, place: tuple[int, int], actor
                 state="dead",
                 attempt=died.attempts,
                 at_ms=died.died_at_ms,
+                first_failed_at_ms=died.first_failed_at_ms,
                 error=died.error,
                 dead_id=died.id,
             )
     for copy in waiting.messages:
         if (copy.queue, copy.offset) == place:
             return replace(
-                status, state="waiting", attempt=copy.attempt, at_ms=copy.due_at_ms, error=copy.error
+                status,
+                state="waiting",
+                attempt=copy.attempt,
+                at_ms=copy.due_at_ms,
+                first_failed_at_ms=copy.first_failed_at_ms,
+                error=copy.error,
             )
     more = gone.next is not None or sum(one.waiting for one in waiting.topics) > LOOKED
     coming = any(one.unread for one in waiting.topics)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -19,6 +20,7 @@ from metadata.models import CommitLook, ConsumerGroupTopic
 from metadata.rules.groups.commits import Look, Step, steps
 
 KEPT_DAYS = 7
+MOST_LOOKS = 1_500  # for one message: those of about a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,20 @@ def history(*, topic: str, group: str, days: int, actor: Actor) -> dict[int, lis
         seen = rows.values_list("positions", flat=True).iterator()
         looks = grouped((int(queue), Look(*look)) for one in seen for queue, look in one.items())
     return {queue: steps(mine) for queue, mine in looks.items()}
+
+
+def first_committed(*, topic_id: int, group_id: int, queue: int, offset: int, since_ms: int) -> Step | None:
+    """Return when a group first committed beyond an offset that was stored at `since_ms`; None: not known."""
+    since = datetime.fromtimestamp(since_ms / 1000, tz=UTC)
+    with reachable():
+        rows = CommitLook.objects.filter(topic_ref=topic_id, group_ref=group_id, at__gte=since)
+        before_it = None
+        for seen in rows.order_by("id").values_list("positions", flat=True)[:MOST_LOOKS].iterator():
+            look = Look(*seen[str(queue)]) if str(queue) in seen else None
+            if look is not None and look.committed > offset:
+                return Step(offset, offset + 1, before_it, look.told_ms)
+            before_it = look.asked_ms if look is not None else before_it
+    return None
 
 
 prune = Rule(CommitLook.objects.all(), at="at", days=KEPT_DAYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from django.db.models import Max, Q
@@ -82,8 +83,16 @@ class ReportItem:
     settings: Mapping[str, Any]
 
 
-def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
-    """Changes, the latest first, or those of what is called `name`.
+def audit(
+    *,
+    wanted: Wanted,
+    actor: Actor,
+    name: str = "",
+    who: str = "",
+    since: date | None = None,
+    until: date | None = None,
+) -> Listed[AuditRow]:
+    """Changes, the latest first, or those of what is called `name`, by `who`, and of some days (UTC).
 
     Administrators see all. Others see what was done to topics and groups that they may manage, and nobody's
     address: rights, accounts, keys and nodes are not for everybody who has logged in.
@@ -91,6 +100,12 @@ def audit(*, wanted: Wanted, actor: Actor, name: str = "") -> Listed[AuditRow]:
     check_look(actor)
     full = access.may_everything(actor)
     rows = AuditLog.objects.all() if full else AuditLog.objects.filter(_managed(actor))
+    if who:
+        rows = rows.filter(actor_name=who)
+    if since is not None:
+        rows = rows.filter(at__gte=datetime.combine(since, time(), UTC))
+    if until is not None:
+        rows = rows.filter(at__lt=datetime.combine(until, time(), UTC) + timedelta(days=1))
     if name:
         rows = rows.filter(Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}"))
     return select(rows, wanted=wanted, manner=AUDIT).map(

@@ -154,14 +154,14 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
 
 
 def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> Listed[SubscriptionRow]:
-    """Subscriptions of all groups, or those to one topic, in five queries."""
+    """Subscriptions of all groups, or those to one topic, in five queries. Those to retry topics are parts of
+    others, so only who asks for such a topic sees them."""
     check_look(actor)
     rows = ConsumerGroupTopic.objects.filter(group__deleted_at__isnull=True)
     rows = rows.select_related("group", "topic").defer(
         "topic__layout", "topic__description", "group__description"
     )
-    if topic is not None:
-        rows = rows.filter(topic__name=topic)
+    rows = rows.filter(topic__kind="normal") if topic is None else rows.filter(topic__name=topic)
     found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
     lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found.items])
     return found.map(

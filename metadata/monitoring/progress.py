@@ -14,11 +14,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from django.db.models import Count, Max
+from django.db.models import Count, F, Max
 
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
-from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, OffsetMove, Sample
+from metadata.models import (
+    ConsumerGroup,
+    ConsumerGroupConsumer,
+    ConsumerGroupTopic,
+    DeadLetterCount,
+    OffsetMove,
+    Rebalance,
+    Sample,
+)
 from metadata.monitoring.metrics_history import Pace, start_of
 from metadata.rules.groups.progress import WINDOW_S, Progress, Seen, progress
 
@@ -57,6 +65,15 @@ class _Subscription:
     at: datetime | None
 
 
+class Lately(NamedTuple):
+    """Events of a group: its rebalances and who last moved its offsets back, in the last WINDOW_S, and
+    its dead letters of the last hour, as a job counted them."""
+
+    rebalances: int
+    reset_by: str
+    dead_last_hour: int
+
+
 class _Minute(NamedTuple):
     """Messages of a topic that a group pulled and handled in a minute, and its lag then."""
 
@@ -83,6 +100,18 @@ def of_group(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress | None:
     with reachable():
         found = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
     return of_groups([found.pk], lags=lags).get(found.pk) if found else None
+
+
+def lately(*, group_id: int) -> Lately:
+    """Return what happened to a group in the last minutes, in four queries."""
+    with reachable():
+        since = before(database_now(), seconds=WINDOW_S)
+        moves = OffsetMove.objects.filter(group=group_id, at__gte=since, done=True)
+        back = moves.filter(to_offset__lt=F("from_offset")).order_by("-pk")
+        reset_by = back.values_list("actor_name", flat=True).first()
+        dead = DeadLetterCount.objects.filter(group_ref=group_id).values_list("last_hour", flat=True).first()
+        rebalances = Rebalance.objects.filter(group=group_id, at__gte=since).count()
+    return Lately(rebalances, reset_by or "", dead or 0)
 
 
 def of_groups(

@@ -30,8 +30,10 @@ from portal.actions import form_secrets, idempotency
 from portal.auth import error_pages
 from portal.auth.access import actor
 from portal.kit import pages
+from portal.kit.pages import Link
 from portal.kit.tables import Table, Text
 
+PREVIEW = "preview"  # in the URL: shows at once what would happen, where a link has filled in the form
 CONFIRM = "confirm"  # the field of a name that is typed again
 WOULD = lazy("Preview of the changes")
 
@@ -100,6 +102,13 @@ class Action(View):
         page, *words = self.back_to
         return pages.to(page, *(self.kwargs[word] for word in words))
 
+    def crumbs(self) -> list[Link]:
+        """Return the way to this page: its section, and the page of the thing it acts on."""
+        found, words = pages.section_crumbs(self.section), self.back_to[1:]
+        if words:
+            found.append(Link(self.word(words[-1]), self.back()))
+        return found
+
     def target(self) -> str:
         """Return the name that the right must reach: the first word of the URL, or everything."""
         return "*" if self.everywhere else str(next(iter(self.kwargs.values()), "*"))
@@ -129,7 +138,12 @@ class Action(View):
         """The form; or, where there is nothing to fill in, at once what would happen."""
         if self.form_class is NoFields:
             return self._ask(NoFields({}))
-        return self._show(self.form_class(initial=self.initial()))
+        form = self.form_class(initial=self.initial())
+        if request.GET.get(PREVIEW) == "yes":
+            complete = self.form_class({name: _filled(form[name]) for name in form.fields})
+            if complete.is_valid():
+                return self._ask(complete)
+        return self._show(form)
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """Show what would happen, or with `confirmed` do it."""
@@ -229,12 +243,21 @@ class Action(View):
             preview=preview,
             form_number=number,
             section=self.section,
+            crumbs=self.crumbs(),
             back=self.back(),
             button=self.button,
             danger=self.danger,
             says=self.says,
             **self.words(),
         )
+
+
+def _filled(field: forms.BoundField) -> Any:
+    """Return the value that a field would be sent with as it stands: a choice stands at its first."""
+    value = field.value()
+    if value is None and isinstance(field.field, forms.ChoiceField):
+        return next((key for key, _label in field.field.widget.choices), None)
+    return value
 
 
 class Delete(Action):

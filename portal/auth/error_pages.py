@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import suppress
 
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
@@ -21,6 +23,7 @@ from metadata.errors import (
     NotFound,
     Unavailable,
 )
+from portal.auth import access, sessions
 
 log = logging.getLogger(__name__)
 STATUS: dict[type[CatmqError], int] = {
@@ -65,9 +68,22 @@ def _outage(request: HttpRequest) -> HttpResponse:
     return render(request, "portal/outage.html", {"seen": seen}, status=503)
 
 
-def _page(request: HttpRequest, status: int, detail: str) -> HttpResponse:
-    words = {"status": status, "title": TITLES.get(status, _("Server error")), "detail": detail}
-    return render(request, "portal/error.html", words, status=status)
+def _page(request: HttpRequest, status: int, detail: str, title: str = "") -> HttpResponse:
+    """A page with the navigation around it for who logged in, and alone for others."""
+    words = {"status": status, "title": title or TITLES.get(status, _("Server error")), "detail": detail}
+    template = "portal/error.html" if _is_known(request) else "portal/error_alone.html"
+    return render(request, template, words, status=status)
+
+
+def _is_known(request: HttpRequest) -> bool:
+    """Return True if the page may show the navigation: somebody logged in, and it is known who."""
+    if hasattr(request, "actor"):
+        return True
+    with suppress(CatmqError, DatabaseError, AttributeError):  # it may be this that failed
+        if request.user.is_authenticated and not sessions.is_over(request):
+            request.actor = access.actor_of(request)  # type: ignore[attr-defined]  # read by access.known()
+            return True
+    return False
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -76,7 +92,7 @@ def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _page(request, 404, _("There is no page at this address."))
+    return _page(request, 404, _("There is no page at this address."), _("Page not found"))
 
 
 def handler500(request: HttpRequest) -> HttpResponse:

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.translation import gettext_lazy as lazy
 
-from portal.kit.tables import Table, Text
+from metadata.db.clock import database_now, ms
+from portal.kit.tables import Table, Text, with_words
+
+SECTIONS: Mapping[str, tuple[Text, str]] = {  # of the navigation: label, name of the page that begins it
+    "topics": (lazy("Topics"), "topics"),
+    "groups": (lazy("Consumer groups"), "groups"),
+    "subscriptions": (lazy("Subscriptions"), "subscriptions"),
+    "consumers": (lazy("Consumers"), "consumers"),
+    "messages": (lazy("Messages"), "messages"),
+    "alarms": (lazy("Alarms"), "alarms"),
+    "nodes": (lazy("Nodes"), "nodes"),
+    "brokers": (lazy("Brokers"), "brokers"),
+    "rebalances": (lazy("Rebalances"), "rebalances"),
+    "jobs": (lazy("Jobs"), "jobs"),
+    "audit": (lazy("Audit log"), "audit"),
+    "keys": (lazy("API keys"), "keys"),
+    "users": (lazy("Users and roles"), "users"),
+    "pipeline": (lazy("Data pipeline"), "pipeline"),
+    "reports": (lazy("Reports"), "reports"),
+    "checks": (lazy("Checks"), "consistency"),
+    "settings": (lazy("Settings"), "settings"),
+}
+SHOWN_ALL = 2  # actions that need no menu
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link or a button; `tone` is '' or 'danger'."""
+    """A link or a button; `tone` is '', 'primary', 'danger', or 'on' for the chosen one of several."""
 
     label: Text
     href: str
@@ -22,28 +46,85 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Menu:
+    """Actions of a page: those that are buttons, and those in the menu beside them."""
+
+    shown: Sequence[Link]
+    more: Sequence[Link] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Fact:
-    """A label and a value on a page about one thing; `href` leads to what is behind it."""
+    """A label and a value on a page about one thing; `href` leads to what is behind it.
+
+    `note`: a few words below the value of a tile.
+    """
 
     label: Text
     value: Any
     href: str = ""
     tone: str = ""
     kind: str = "text"
+    note: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a life line; `tone` is ok, warn, bad or ''; `at_ms` is None where no time is recorded."""
+
+    title: Text
+    text: Text = ""
+    at_ms: int | None = None
+    tone: str = ""
+    href: str = ""
 
 
 def show(
     request: HttpRequest, template: str, title: Text, *, status: int = 200, **words: Any
 ) -> HttpResponse:
-    """A page. `section` in `words` marks the place in the navigation."""
+    """A page. `section` in `words` marks the place in the navigation, `crumbs` and `tabs` that below it."""
+    words["menu"] = menu(words.pop("actions", ()))
+    if "crumbs" not in words:
+        way = section_crumbs(words.get("section", ""))
+        words["crumbs"] = [one for one in way if one.href != request.path]
+    words["now_ms"] = ms(database_now())
     return render(request, f"portal/{template}.html", {"title": title, **words}, status=status)
+
+
+def menu(actions: Sequence[Link]) -> Menu:
+    """Return the first action as a button and the others as a menu, the dangerous ones last."""
+    ordered = sorted(actions, key=lambda one: (one.tone == "danger", one.tone != "primary"))
+    if len(ordered) <= SHOWN_ALL:
+        return Menu(ordered)
+    return Menu(ordered[:1], ordered[1:])
+
+
+def section_crumbs(section: str) -> list[Link]:
+    """Return the way to the first page of a section; nowhere for what stands in none."""
+    if section not in SECTIONS:
+        return []
+    label, name = SECTIONS[section]
+    return [Link(label, to(name))]
+
+
+def chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
+    """Return the filters that the URL has, by name, each with the address without it."""
+    asked = {name: request.GET.get(name, "") for name in labels}
+    return [
+        Link(f"{labels[name]}: {value}", with_words(request, **{name: "", "page": ""}))
+        for name, value in asked.items()
+        if value
+    ]
 
 
 def list_page(
     request: HttpRequest, title: Text, table: Table, *, searched: bool = True, **words: Any
 ) -> HttpResponse:
-    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it."""
+    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it, and `asked`:
+    fields of the search, as name, label, type and value."""
     query = request.GET.get("q", "")
+    own = {one["name"] for one in words.get("asked", ())}
+    words["keep"] = [one for one in table.keep if one[0] not in own]
     return show(request, "list", title, table=table, live=True, searched=searched, query=query, **words)
 
 

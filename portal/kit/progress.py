@@ -10,16 +10,22 @@ from metadata.rules.groups.progress import Progress
 from portal.kit.tables import Cell, Text, badge, per_second
 from portal.templatetags.shapes import MINUTE, SECOND, lasts, rate
 
-# What is so without a trend, and its tone.
-WORDS: dict[str, tuple[Text, str]] = {
+BEHIND: tuple[Text, str] = (gettext_lazy("behind"), "warn")
+# The state of a group, and its tone; those that are not here are behind.
+STATES: dict[str, tuple[Text, str]] = {
     "unknown": (gettext_lazy("not known"), ""),
     "paused": (gettext_lazy("paused"), "warn"),
     "no_members": (gettext_lazy("no members"), "warn"),
-    "nothing_sent": (gettext_lazy("nothing sent"), ""),
-    "keeps_up": (gettext_lazy("keeps up"), "ok"),
-    "too_little_data": (gettext_lazy("too little data"), ""),
+    "nothing_sent": (gettext_lazy("idle"), ""),
+    "keeps_up": (gettext_lazy("reading"), "ok"),
+    "stalled": (BEHIND[0], "bad"),
+}
+# The same with what is known of the trend.
+WORDS: dict[str, tuple[Text, str]] = {
+    **STATES,
+    "too_little_data": BEHIND,
     "stalled": (gettext_lazy("handles nothing"), "bad"),
-    "steady": (gettext_lazy("steady"), ""),
+    "steady": (gettext_lazy("behind, steady"), "warn"),
 }
 
 
@@ -30,6 +36,23 @@ def words(said: Progress) -> tuple[Text, str]:
     if said.state == "catches_up":
         return _("catches up in %s") % lasts(_rounded(1000 * (said.in_s or 0))), "ok"
     return WORDS[said.state]
+
+
+def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
+    """Return the state of a group, its tone, and its trend in words, '' where the state says all."""
+    if found is None:
+        return *STATES["unknown"], ""
+    label, tone = STATES.get(found.said.state, BEHIND)
+    return (
+        label,
+        tone,
+        "" if found.said.state in STATES and found.said.state != "stalled" else _trend(found.said),
+    )
+
+
+def _trend(said: Progress) -> Text:
+    found = {"too_little_data": _("too little data"), "steady": _("steady")}
+    return found.get(said.state, words(said)[0])
 
 
 def _rounded(ms: float) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow
 from metadata.rules.alarm_rules import subject
@@ -62,6 +64,66 @@ ALARMS: dict[str, Text] = {
     "inconsistent": gettext_lazy("metadata and nodes disagree"),
     "corrupt": gettext_lazy("queue is corrupt"),
 }
+VERBS: dict[str, Text] = {  # of the audit log
+    "create": gettext_lazy("create"),
+    "delete": gettext_lazy("delete"),
+    "update": gettext_lazy("update"),
+    "remove": gettext_lazy("remove"),
+    "run": gettext_lazy("run"),
+    "upgrade": gettext_lazy("upgrade"),
+    "stop": gettext_lazy("stop"),
+    "shrink": gettext_lazy("shrink"),
+    "set_reader": gettext_lazy("set reader account of"),
+    "set_account": gettext_lazy("set account of"),
+    "saw": gettext_lazy("mark as seen"),
+    "retire": gettext_lazy("retire"),
+    "require": gettext_lazy("require"),
+    "repair": gettext_lazy("repair"),
+    "release": gettext_lazy("release"),
+    "redrive": gettext_lazy("redrive"),
+    "rebalance": gettext_lazy("rebalance"),
+    "raise_ids": gettext_lazy("raise ids of"),
+    "quarantine": gettext_lazy("quarantine"),
+    "promote": gettext_lazy("promote"),
+    "keep": gettext_lazy("keep"),
+    "finish": gettext_lazy("finish"),
+    "expand": gettext_lazy("expand"),
+    "drop": gettext_lazy("drop"),
+    "clean": gettext_lazy("clean"),
+    "change_password": gettext_lazy("change password of"),
+    "cancel": gettext_lazy("cancel"),
+    "adopt": gettext_lazy("adopt"),
+    "acknowledge": gettext_lazy("acknowledge"),
+    "accept_keys": gettext_lazy("accept keys of"),
+    "reset": gettext_lazy("reset"),
+    "undo": gettext_lazy("undo"),
+}
+KINDS: dict[str, Text] = {
+    "topic": gettext_lazy("topic"),
+    "node": gettext_lazy("node"),
+    "user": gettext_lazy("user"),
+    "group": gettext_lazy("group"),
+    "dead": gettext_lazy("dead letters"),
+    "subscription": gettext_lazy("subscription"),
+    "job": gettext_lazy("job"),
+    "queue": gettext_lazy("queue"),
+    "key": gettext_lazy("key"),
+    "report": gettext_lazy("report"),
+    "offset": gettext_lazy("offset"),
+    "metadata": gettext_lazy("metadata"),
+    "installation": gettext_lazy("installation"),
+    "finding": gettext_lazy("finding"),
+    "alarm": gettext_lazy("alarm"),
+}
+CAUSES: tuple[tuple[str, Text], ...] = (  # of rebalances: what follows or precedes a name
+    (r"(.+) joined", gettext_lazy("%s joined")),
+    (r"(.+) left", gettext_lazy("%s left")),
+    (r"(.+) expired", gettext_lazy("%s expired")),
+    (r"subscribed to (.+)", gettext_lazy("subscribed to %s")),
+    (r"unsubscribed from (.+)", gettext_lazy("unsubscribed from %s")),
+    (r"(.+) was expanded", gettext_lazy("%s was expanded")),
+    (r"(.+) changed", gettext_lazy("%s changed")),
+)
 LATE_MS = 60_000
 
 
@@ -89,6 +151,19 @@ def silence(for_ms: int | None, timeout_ms: int) -> Cell:
 def topic(name: str) -> Cell:
     """A topic's name with its link."""
     return code(name, to("topic", name))
+
+
+def queue_name(number: int) -> str:
+    """Return a queue as people call it: its topic and its place in it; its id where it is gone."""
+    known = snapshot.current()
+    found = known.queues.get(number)
+    of = known.topics.get(found.topic_id) if found else None
+    return f"{of.name}/{found.number}" if found and of else str(number)
+
+
+def queue(number: int, href: str = "") -> Cell:
+    """A queue by that name; its id, which commands take, is on hover."""
+    return Cell(queue_name(number), "code", href, title=_("Queue %d") % number)
 
 
 def group(name: str) -> Cell:
@@ -126,13 +201,31 @@ def of_audit(kind: str, name: str) -> Cell:
     return code(name)
 
 
+def deed(verb: str, kind: str) -> str:
+    """Return what an audit row says was done; words that are not known are shown as they are."""
+    return f"{VERBS.get(verb, verb)} {KINDS.get(kind, kind)}"
+
+
+def cause(stored: str) -> str:
+    """Return the cause of a rebalance, of several parts perhaps, in the language of the page."""
+    return "; ".join(_cause(part) for part in stored.split("; "))
+
+
+def _cause(part: str) -> str:
+    for pattern, words in CAUSES:
+        matched = re.fullmatch(pattern, part)
+        if matched:
+            return str(words) % matched[1]
+    return part
+
+
 def yes(value: bool) -> Cell:
     return badge(_("yes"), "ok") if value else badge(_("no"))
 
 
 GROUP: Columns[GroupRow] = (  # of a list of groups
     Column(gettext_lazy("Group"), lambda one: group(one.name), "name"),
-    Column(gettext_lazy("Trend"), lambda one: progress.cell(one.progress)),
+    Column(gettext_lazy("State"), lambda one: progress.cell(one.progress)),
     Column(gettext_lazy("Unread"), lambda one: number(one.lag), "lag", right=True),
     Column(gettext_lazy("Oldest unread"), lambda one: age(one.lag_ms), "age", right=True),
     Column(gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -14,27 +14,36 @@ from metadata.listing.pages import Listed, Wanted
 
 V = TypeVar("V")
 Text = str | Promise
+LEADING = 4  # columns of a row on a phone: two lines
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value: `kind` says how templates/portal/cell.html shows it; `tone` is ok, warn, bad or ''."""
+    """One value: `kind` says how templates/portal/cell.html shows it; `tone` is ok, warn, bad or ''.
+
+    `title` is shown on hover. `label` is that of its column, which stands before it on a phone; there a
+    `minor` one is shown on demand only.
+    """
 
     value: Any
     kind: str = "text"
     href: str = ""
     tone: str = ""
+    title: Text = ""
+    label: Text = ""
+    minor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[V]):
     """A column: `cell` makes its value of a row; `key` is what the URL sorts by, '' if it cannot be sorted;
-    `right`: numbers."""
+    `right`: numbers; `lead`: shown on phones though it is not among the first `LEADING`."""
 
     label: Text
     cell: Callable[[V], Cell]
     key: str = ""
     right: bool = False
+    lead: bool = False
 
 
 Columns = Sequence[Column[V]]
@@ -73,6 +82,7 @@ class Table:
     previous: str = ""
     following: str = ""
     caption: Text = ""
+    folds: bool = False  # a phone leaves out columns until asked
     keep: Sequence[tuple[str, str]] = field(default_factory=tuple)
 
 
@@ -147,8 +157,9 @@ def listed(request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty
         total=found.total,
         page=found.page,
         pages=found.pages,
-        previous=_link(request, page=found.page - 1) if found.page > 1 else "",
-        following=_link(request, page=found.page + 1) if found.page < found.pages else "",
+        previous=with_words(request, page=found.page - 1) if found.page > 1 else "",
+        following=with_words(request, page=found.page + 1) if found.page < found.pages else "",
+        folds=_folds(columns),
         keep=[(name, value) for name, value in request.GET.dict().items() if name not in ("q", "page")],
     )
 
@@ -156,11 +167,24 @@ def listed(request: HttpRequest, columns: Columns[V], found: Listed[V], *, empty
 def plain(columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text = "") -> Table:
     """A short table that is shown as a whole."""
     heads = [Head(column.label, column.right, "", "") for column in columns]
-    return Table(heads=heads, rows=_rows(columns, found), empty=empty, caption=caption)
+    rows, folds = _rows(columns, found), _folds(columns)
+    return Table(heads=heads, rows=rows, empty=empty, caption=caption, folds=folds)
 
 
 def _rows(columns: Columns[V], found: Iterable[V]) -> list[list[Cell]]:
-    return [[column.cell(one) for column in columns] for one in found]
+    labels = [(one, str(one.label), _is_minor(n, one)) for n, one in enumerate(columns)]
+    return [
+        [replace(column.cell(one), label=label, minor=minor) for column, label, minor in labels]
+        for one in found
+    ]
+
+
+def _is_minor(place: int, column: Column[V]) -> bool:
+    return place >= LEADING and not column.lead
+
+
+def _folds(columns: Columns[V]) -> bool:
+    return any(_is_minor(place, column) for place, column in enumerate(columns))
 
 
 def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
@@ -170,11 +194,12 @@ def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
         state = {column.key: "ascending", f"-{column.key}": "descending"}.get(sort, "") if column.key else ""
         first = f"-{column.key}" if column.right else column.key
         other = column.key if column.right else f"-{column.key}"
-        href = _link(request, sort=other if sort == first else first, page="") if column.key else ""
+        href = with_words(request, sort=other if sort == first else first, page="") if column.key else ""
         heads.append(Head(column.label, column.right, href, state))
     return heads
 
 
-def _link(request: HttpRequest, **changed: Any) -> str:
+def with_words(request: HttpRequest, **changed: Any) -> str:
+    """Return the address of a page with some words changed; empty ones are left out."""
     words = {**request.GET.dict(), **{name: str(value) for name, value in changed.items()}}
     return f"?{urlencode({name: value for name, value in words.items() if value})}"

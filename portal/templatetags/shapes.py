@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import template
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -65,13 +66,15 @@ def lasts(value: int | float | None) -> str:
         return DASH
     ms = int(value)
     if ms < SECOND:
-        return f"{value:.1f} ms" if isinstance(value, float) and ms < 10 else f"{ms} ms"
+        shown = f"{value:.1f}" if isinstance(value, float) and ms < 10 else str(ms)
+        return f"{shown} {_('ms')}"
     if ms < MINUTE:
-        return f"{ms / SECOND:.1f} s" if ms < 10 * SECOND else f"{ms // SECOND} s"
+        shown = f"{ms / SECOND:.1f}" if ms < 10 * SECOND else str(ms // SECOND)
+        return f"{shown} {_('s')}"
     if ms < HOUR:
-        return _parts(ms // MINUTE, "min", ms % MINUTE // SECOND, "s")
+        return _parts(ms // MINUTE, _("min"), ms % MINUTE // SECOND, _("s"))
     if ms < DAY:
-        return _parts(ms // HOUR, "h", ms % HOUR // MINUTE, "min")
+        return _parts(ms // HOUR, _("h"), ms % HOUR // MINUTE, _("min"))
     return ngettext("%(days)d day", "%(days)d days", ms // DAY) % {"days": ms // DAY}
 
 
@@ -85,6 +88,14 @@ def at(value: int | None) -> str:
     if value is None:
         return DASH
     return datetime.fromtimestamp(value / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@register.simple_tag
+def moment(value: int | None) -> str:
+    """A point in time, ms since 1970: the script makes it "3 min ago", with this on hover."""
+    if value is None:
+        return DASH
+    return format_html('<time datetime="{}" class="nowrap">{} UTC</time>', iso(value), at(value))
 
 
 @register.filter

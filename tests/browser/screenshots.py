@@ -1,45 +1,64 @@
-"""One picture of every page, light, dark and in Chinese: script/screenshots."""
+"""One picture of every page, light, dark, on a phone and in Chinese: script/screenshots."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
 from catmq_client.admin.dead_letters import DeadLetters
 from tests.browser.browsing import chromium, log_in, tab
+from tests.browser.planting import planted
 
 LISTS = (
-    "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "brokers", "alarms",
+    "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "alarms",
     "jobs", "audit", "keys", "users", "settings", "checks", "consistency", "create/topic",
     "create/group", "create/key", "create/user", "create/node", "reports", "create/report", "pipeline",
-    "create/archive", "create/replay", "help",
+    "create/archive", "create/replay", "help", "parts", "search?q=seen", "brokers",
 )  # fmt: skip
+PLANTED = (  # what is there on the server that is started for it
+    "search", "search?q=mail", "password", "alarms?show=all", "topics?kind=failure", "users/uma",
+    "keys/shop/limits", "runs/1", "reports/1", "audit?name=mailer&of=group", "rebalances?q=mailer&of=group",
+)  # fmt: skip
+UNSAFE = re.compile(r"[^\w.]+")  # in the name of a file
 TOPIC_ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
 GROUP_ACTIONS = (
     "settings", "reset", "moves", "stop", "start", "rebalance", "subscribe", "delete", "failures",
     "dead/redrive", "dead/drop",
 )  # fmt: skip
 NODE_ACTIONS = ("settings", "test", "adopt", "delete")
-LOOKS = {"light": ("en", "light"), "dark": ("en", "dark"), "zh": ("zh-CN", "light")}
-PHONE = 390
+LOOKS = {  # language, colours, width
+    "light": ("en", "light", 1440),
+    "dark": ("en", "dark", 1440),
+    "phone": ("en", "light", 390),
+    "zh": ("zh-CN", "light", 1440),
+}
 
 
 def main() -> int:
     """Takes the pictures."""
     asked = arguments()
-    lines = (asked.data / "credentials.env").read_text().splitlines()
-    known = dict(line.split("=", 1) for line in lines if "=" in line)
     asked.into.mkdir(parents=True, exist_ok=True)
-    found = pages(known)
-    chosen = {name: path for name, path in found.items() if not asked.only or name in asked.only}
     with chromium() as browser:
-        for look in asked.looks:
-            pictures(browser, known, chosen, look=look, into=asked.into, wide=asked.wide)
+        if asked.data is not None:
+            return pictures_of(browser, asked, asked.data)
+        with planted(browser) as data:
+            return pictures_of(browser, asked, data)
+
+
+def pictures_of(browser: Browser, asked: argparse.Namespace, data: Path) -> int:
+    """Takes them of the server of a data directory."""
+    lines = (data / "credentials.env").read_text().splitlines()
+    known = dict(line.split("=", 1) for line in lines if "=" in line)
+    found = pages(known) | {name: f"/{name}" for name in PLANTED}
+    chosen = {name: path for name, path in found.items() if not asked.only or name in asked.only}
+    for look in asked.looks:
+        pictures(browser, known, chosen, look=look, into=asked.into)
     sys.stdout.write(f"{len(chosen) * len(asked.looks)} pictures in {asked.into}\n")
     return 0
 
@@ -49,13 +68,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/screenshots", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of pages (default: all)")
     parser.add_argument(
-        "--data", type=Path, default=Path("var"), help="the data directory of a running server"
+        "--data",
+        type=Path,
+        help="the data directory of a running server (default: one is started and filled)",
     )
     parser.add_argument("--into", type=Path, default=Path("var/screenshots"))
     parser.add_argument("--looks", nargs="+", choices=[*LOOKS], default=[*LOOKS])
-    parser.add_argument(
-        "--wide", type=int, default=1280, help=f"width in pixels (default 1280); a phone has {PHONE}"
-    )
     return parser.parse_args()
 
 
@@ -108,21 +126,24 @@ def of_group(transport: HttpTransport, group: str) -> dict[str, str]:
 
 
 def pictures(
-    browser: Browser, known: dict[str, str], chosen: dict[str, str], *, look: str, into: Path, wide: int
+    browser: Browser, known: dict[str, str], chosen: dict[str, str], *, look: str, into: Path
 ) -> None:
     """One look at the chosen pages."""
-    language, scheme = LOOKS[look]
+    language, scheme, wide = LOOKS[look]
     with tab(browser, known["CATMQ_URL"], language=language, look=scheme, wide=wide) as page:
-        for name, path in chosen.items():
-            if name == "login":
-                page.goto(path)
-                page.screenshot(path=into / f"{look}-login.png", full_page=True)
+        if "login" in chosen:
+            picture(page, chosen["login"], into / f"{look}-login.png")
         log_in(page, known["CATMQ_ADMIN_USER"], known["CATMQ_ADMIN_PASSWORD"])
         for name, path in chosen.items():
             if name != "login":
-                page.goto(path)
-                page.wait_for_load_state("load")
-                page.screenshot(path=into / f"{look}-{name.replace('/', '-')}.png", full_page=True)
+                picture(page, path, into / f"{look}-{UNSAFE.sub('-', name)}.png")
+
+
+def picture(page: Page, path: str, file: Path) -> None:
+    """The whole page, as it is once its script ran."""
+    page.goto(path)
+    page.wait_for_load_state("load")
+    page.screenshot(path=file, full_page=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def total(page: Page) -> int:
 
 def unread(page: Page) -> str:
     """The tile "Unread messages" of a group's page."""
-    return page.locator(".tile .value").nth(5).inner_text()
+    return page.locator(".tile .value").nth(4).inner_text()
 
 
 def charted(page: Page) -> float:

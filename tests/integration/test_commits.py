@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -19,11 +20,11 @@ from messagestore.topology import membership, subscriptions, topics
 from metadata import actors
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
-from metadata.db.clock import database_now
+from metadata.db.clock import database_now, ms
 from metadata.db.consumer_ids import ConsumerId
 from metadata.groups import commits, groups
 from metadata.membership import consumers
-from metadata.models import CommitLook
+from metadata.models import CommitLook, ConsumerGroup, Topic
 from metadata.rules.groups.commits import Step
 
 ACTOR = actors.command("test")
@@ -90,6 +91,19 @@ def test_a_group_at_rest_takes_no_room(queue: int) -> None:
     for _ in range(3):
         lag.record()
     assert CommitLook.objects.count() == 1
+
+
+def test_one_message_was_handled_between_the_looks_around_its_commit(queue: int) -> None:
+    since_ms = ms(database_now()) - 60_000
+    lag.record()
+    commit(queue, 15, 20)
+    group, topic = ConsumerGroup.objects.get().pk, Topic.objects.get(kind="normal").pk
+    find = partial(commits.first_committed, topic_id=topic, group_id=group, queue=queue, since_ms=since_ms)
+    early, late = find(offset=14), find(offset=15)
+    assert early is not None and late is not None
+    assert (early.first, early.end) == (14, 15) and early.by_ms <= late.by_ms
+    assert late.after_ms is not None and early.after_ms is not None and early.after_ms <= late.after_ms
+    assert find(offset=20) is None, "it is not committed yet"
 
 
 def test_looks_are_kept_for_a_week(queue: int) -> None:

@@ -22,9 +22,12 @@
   const within = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
   const FOCUSED = "a, button, input, summary, [tabindex]";
   let kept = null;
-  body.addEventListener("htmx:beforeSwap", () => {
+  const isLive = (event) => event.target.id === "live";
+  body.addEventListener("htmx:beforeSwap", (event) => {
+    if (!isLive(event)) return;
     kept = {
       open: within("details").map((one) => one.open),
+      boxes: within("input[type=checkbox]").map((one) => one.checked),
       left: within(".wide").map((one) => [one.scrollLeft, one.scrollTop]),
       focus: within(FOCUSED).indexOf(document.activeElement),
     };
@@ -32,11 +35,12 @@
   const restore = () => {
     if (!kept) return;
     within("details").forEach((one, n) => { one.open = Boolean(kept.open[n]); });
+    within("input[type=checkbox]").forEach((one, n) => { one.checked = kept.boxes[n] ?? one.checked; });
     within(".wide").forEach((one, n) => { if (kept.left[n]) [one.scrollLeft, one.scrollTop] = kept.left[n]; });
     if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
     kept = null;
   };
-  body.addEventListener("htmx:afterSettle", () => { fresh = Date.now(); failed = false; restore(); stamp(); draw(); });
+  body.addEventListener("htmx:afterSettle", (event) => { if (isLive(event)) { fresh = Date.now(); failed = false; restore(); stamp(); draw(); relate(); } });
   const fail = () => { failed = true; stamp(); };
   body.addEventListener("htmx:responseError", fail);
   body.addEventListener("htmx:sendError", fail);
@@ -44,10 +48,11 @@
   // A chart's data is the table below it, so whoever cannot see the one can read the other.
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (value) => (value === "" ? null : Number(value));
-  const clock = (at, all) => {
-    const text = new Date(at * 1000).toISOString();
-    return all.length > 1 && all[1] - all[0] >= 86400 ? text.slice(5, 10) : text.slice(11, 16);
-  };
+  const zoned = (words) => new Intl.DateTimeFormat("sv", words);  // 2026-11-24 09:30, in the zone of the browser
+  const DAY = zoned({ month: "2-digit", day: "2-digit" });
+  const MINUTE = zoned({ hour: "2-digit", minute: "2-digit" });
+  const EXACT = zoned({ dateStyle: "short", timeStyle: "medium" });
+  const clock = (at, all) => (all.length > 1 && all[1] - all[0] >= 86400 ? DAY : MINUTE).format(at * 1000);
   const short = (value) => Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
   function columns(table) {
     const data = [...table.tHead.rows[0].cells].map(() => []);
@@ -62,19 +67,76 @@
       const table = figure.querySelector("table");
       const grid = { stroke: colour("--line"), width: 1 };
       const axis = { stroke: colour("--soft"), grid, ticks: grid };
-      const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+      const names = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.label ?? cell.textContent.trim());
       const series = names.map((label, n) => n === 0
-        ? { label, value: (_, at) => (at === null ? "–" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) }
-        : { label, stroke: colour(`--series-${n}`), width: 2, points: { show: false }, value: (_, v) => (v === null ? "–" : short(v)) });
+        ? { label, value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
+        : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false }, value: (_, v) => (v === null ? "–" : short(v)) });
+      const last = table.tBodies[0].rows.length - 1;
+      const rest = (one) => { if (one.cursor.idx == null && last >= 0) one.setLegend({ idx: last }); };  // what is so now, while nobody points
       const plot = new uPlot({
-        width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false },
-        tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+        width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false, sync: { key: "page" } },
+        hooks: { ready: [rest], setCursor: [rest] },
         axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
       }, columns(table), place);
       new ResizeObserver(() => { if (plot.root.isConnected) plot.setSize({ width: Math.max(240, figure.clientWidth), height: 190 }); }).observe(figure);
     }
   }
+
+  // Times say how long ago they were, by the server's clock; the exact one is on hover, in the zone of the browser.
+  const ahead = Number(document.getElementById("content")?.dataset.now || Date.now()) - Date.now();
+  const lasting = new Intl.RelativeTimeFormat(document.documentElement.lang, { numeric: "always", style: "short" });
+  const UNITS = [["second", 60], ["minute", 60], ["hour", 24], ["day", 7]];
+  const relative = (at) => {
+    let left = Math.round((at - Date.now() - ahead) / 1000);
+    for (const [unit, most] of UNITS) {
+      if (Math.abs(left) < most) return lasting.format(left, unit);
+      left = Math.trunc(left / most);
+    }
+    return EXACT.format(at).slice(0, 10);
+  };
+  const relate = () => {
+    for (const place of document.querySelectorAll("time[datetime]")) {
+      const at = Date.parse(place.dateTime);
+      if (!place.title) place.title = `${EXACT.format(at)} (${place.textContent})`;
+      const text = relative(at);
+      if (place.textContent !== text) place.textContent = text;
+    }
+  };
+  setInterval(relate, 1000);
+
+  // A menu closes when somebody goes elsewhere.
+  const closeMenus = (but) => {
+    for (const one of document.querySelectorAll("details.menu[open]")) if (!one.contains(but)) one.open = false;
+  };
+  document.addEventListener("click", (event) => closeMenus(event.target));
+  document.addEventListener("focusin", (event) => closeMenus(event.target));
+  document.addEventListener("keydown", (event) => {
+    const open = event.key === "Escape" && document.querySelector("details.menu[open]");
+    if (open) { open.open = false; open.querySelector("summary").focus(); }
+  });
+
+  // The palette: what is typed is asked of the search page, and its results are walked with the arrows.
+  const palette = document.getElementById("palette");
+  const asked = palette?.querySelector("input");
+  const results = () => [...palette.querySelectorAll("#palette-found a")];
+  const openPalette = (event) => { event.preventDefault(); if (!palette.open) palette.showModal(); asked.select(); };
+  document.querySelector("[data-palette]")?.addEventListener("click", openPalette);
+  document.addEventListener("keydown", (event) => {
+    if (palette && (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") openPalette(event);
+  });
+  palette?.addEventListener("click", (event) => { if (event.target === palette) palette.close(); });
+  palette?.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const all = [asked, ...results()];
+    all[(all.indexOf(document.activeElement) + step + all.length) % all.length].focus();
+  });
+  palette?.querySelector("form").addEventListener("submit", (event) => {
+    const first = results()[0];
+    if (first) { event.preventDefault(); location.assign(first.href); }
+  });
 
   // Keys: "/" searches, "g" and a letter goes somewhere, "?" shows them. Without script the link is a page.
   const help = document.getElementById("help");
@@ -119,6 +181,8 @@
   const fit = () => { if (menu) menu.open = wide.matches; };
   wide.addEventListener("change", fit);
   fit();
+  document.querySelector(".tabbar [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   draw();
   stamp();
+  relate();
 })();

@@ -15,7 +15,7 @@ from metadata import redrive_rows
 from metadata.monitoring import dead_letter_counts
 from metadata.redrive_rows import RedriveView
 from portal.auth.access import actor
-from portal.kit import bodies, pages, rows
+from portal.kit import bodies, pages, places, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.tables import (
     Cell,
@@ -51,7 +51,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         request,
         "failures",
         _("Retries and dead letters of %s") % name,
-        section="groups",
+        **places.of_group(request, name, "failures"),
         live=True,
         name=name,
         topic=topic,
@@ -85,11 +85,11 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
     if topic or error:
         redrive, drop = _("Redrive the %s of this kind"), _("Delete the %s of this kind")
     found = [
-        Link(redrive % counted(count), to("redrive", name) + which),
+        Link(redrive % counted(count), f"{to('redrive', name)}{which}&preview=yes", "primary"),
         Link(drop % counted(count), to("dead-drop", name) + which, "danger"),
     ]
     if dead_letter_counts.unseen(group=name):
-        found.insert(0, Link(_("Mark as seen"), to("dead-seen", name)))
+        found.append(Link(_("Mark as seen"), to("dead-seen", name)))
     return found
 
 
@@ -99,7 +99,7 @@ def _waiting(found: PendingRetries) -> Table:
         Column(_("Message"), lambda one: _origin(one.topic, f"{one.queue}-{one.offset}")),
         Column(_("Key"), lambda one: long(one.key)),
         Column(_("Attempt"), lambda one: number(one.attempt), right=True),
-        Column(_("Next attempt (UTC)"), lambda one: when(one.due_at_ms)),
+        Column(_("Next attempt"), lambda one: when(one.due_at_ms)),
         Column(_("Error"), lambda one: long(one.error or None)),
     ]
     return plain(columns, found.messages, Empty(_("No pending retries")))
@@ -117,8 +117,8 @@ def _errors(name: str, summary: Summary) -> Table:
         Column(_("Error"), lambda one: code(one.error_class, to("failures", name) + which(one))),
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Dead letters"), lambda one: number(one.count), right=True),
-        Column(_("First (UTC)"), lambda one: when(one.first_at_ms)),
-        Column(_("Last (UTC)"), lambda one: when(one.last_at_ms)),
+        Column(_("First"), lambda one: when(one.first_at_ms)),
+        Column(_("Last"), lambda one: when(one.last_at_ms)),
         Column(_("Action"), lambda one: text(_("redrive"), to("redrive", name) + which(one))),
     ]
     return plain(columns, summary.errors, Empty(_("No dead letters")))
@@ -130,7 +130,7 @@ def _dead(name: str, found: DeadPage) -> Table:
         Column(_("Topic"), lambda one: rows.topic(one.topic)),
         Column(_("Key"), lambda one: long(one.key)),
         Column(_("Attempts"), lambda one: number(one.attempts), right=True),
-        Column(_("Dead since (UTC)"), lambda one: when(one.died_at_ms)),
+        Column(_("Dead since"), lambda one: when(one.died_at_ms)),
         Column(_("Error"), lambda one: long(one.error or one.error_class)),
     ]
     hint = Empty(_("No matching dead letters"))
@@ -139,7 +139,7 @@ def _dead(name: str, found: DeadPage) -> Table:
 
 def _redrives(found: Sequence[RedriveView]) -> Table:
     columns: Columns[RedriveView] = [
-        Column(_("Requested (UTC)"), lambda one: when(one.created_at_ms)),
+        Column(_("Requested"), lambda one: when(one.created_at_ms)),
         Column(_("Requested by"), lambda one: text(one.asked_by)),
         Column(_("State"), lambda one: rows.state(one.state)),
         Column(_("Redriven"), lambda one: number(one.redriven), right=True),
@@ -161,8 +161,8 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
         Fact(_("Tag"), about.tag),
         Fact(_("Trace id"), about.trace_id, kind="code"),
         Fact(_("Attempts"), about.attempts),
-        Fact(_("First failed (UTC)"), about.first_failed_at_ms, kind="when"),
-        Fact(_("Dead since (UTC)"), about.died_at_ms, kind="when"),
+        Fact(_("First failed"), about.first_failed_at_ms, kind="when"),
+        Fact(_("Dead since"), about.died_at_ms, kind="when"),
         Fact(_("Size"), size(about.size)),
         Fact(_("Error class"), badge(about.error_class).value, kind="badge", tone="bad"),
         Fact(_("Error"), about.error or None),
@@ -172,7 +172,9 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
         Link(_("Delete"), f"{to('dead-drop', name)}?ids={message_id}", "danger"),
     ]
     headers = sorted((found.headers or {}).items())
+    place = places.of_group(request, name, "failures")
+    place["crumbs"].append(Link(_("Retries and dead letters"), to("failures", name)))
     return pages.show(
-        request, "dead", message_id, section="groups", name=name, facts=facts, actions=actions,
+        request, "dead", message_id, **place, name=name, facts=facts, actions=actions,
         headers=headers, body=bodies.shown(found.body),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from metadata.listing import consumer_lists, topic_lists
 from metadata.listing.consumer_lists import ConsumerRow, RebalanceRow
 from metadata.listing.topic_lists import SubscriptionRow
 from portal.auth.access import actor
-from portal.kit import pages, rows
+from portal.kit import pages, places, rows
 from portal.kit.tables import (
     Cell,
     Column,
@@ -78,13 +78,14 @@ def rebalances(request: HttpRequest) -> HttpResponse:
     """Show the rebalances, their causes, and how long queues stood still for them."""
     found = consumer_lists.rebalances(wanted=wanted(request), actor=actor(request))
     columns: Columns[RebalanceRow] = [
-        Column(_("When (UTC)"), lambda one: when(one.at_ms), "at"),
+        Column(_("When"), lambda one: when(one.at_ms), "at"),
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
-        Column(_("Cause"), lambda one: text(one.cause)),
+        Column(_("Cause"), lambda one: text(rows.cause(one.cause))),
         Column(_("Generation"), lambda one: number(one.generation), right=True),
         Column(_("Queues moved"), lambda one: number(one.moved), right=True),
         Column(_("Longest pause"), lambda one: lasting(one.pause_ms), "pause", right=True),
     ]
     hint = Empty(_("No rebalances yet. They happen when consumers join or leave."))
     table = listed(request, columns, found, empty=hint)
-    return pages.list_page(request, _("Rebalances"), table, section="rebalances")
+    place = places.of_list(request, "rebalances", name=request.GET.get("q", ""))
+    return pages.list_page(request, _("Rebalances"), table, **{"section": "rebalances", **place})

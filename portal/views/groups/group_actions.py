@@ -16,6 +16,7 @@ from metadata.rules.settings import GROUP
 from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import given
+from portal.kit import rows
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Column, Columns, Empty, Text, badge, plain, text
 
@@ -110,8 +111,7 @@ class RebalanceGroup(GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = rebalance.ask(group=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Move] = [
-            Column(_("Topic"), lambda one: text(one.topic)),
-            Column(_("Queue"), lambda one: text(one.queue)),
+            Column(_("Queue"), lambda one: rows.queue(one.queue)),
             Column(_("From"), lambda one: text(one.source or _("nobody"))),
             Column(_("To"), lambda one: text(one.target or _("nobody"))),
             Column(

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from messagestore.consume import lag
 from messagestore.consume.lag import QueueLag
+from messagestore.inspect import lag_causes
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
 from metadata.groups.subscription_rows import SubscriptionView
@@ -22,7 +23,7 @@ from metadata.monitoring.progress import GroupProgress
 from metadata.rules.settings import GROUP
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, progress, rows
+from portal.kit import causes, charts, outages, pages, places, progress, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.setting_fields import facts
 from portal.kit.tables import (
@@ -45,12 +46,14 @@ from portal.views.groups import leases, resetting
 
 
 class Matrix(NamedTuple):
-    """The queues of a topic as a group reads them; `of`: the topic whose failed messages it holds, or ''."""
+    """The queues of a topic as a group reads them, and those of its retry topic; None: there is none."""
 
     topic: str
-    of: str
     table: Table
     subscription: SubscriptionView | None
+    retries: Table | None
+    retry_topic: str
+    waiting: int  # messages that are unread in the retry topic
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
@@ -79,11 +82,12 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
     points = metrics_history.points(for_s=charts.span(request).for_s, **whose)
     manages = may(request, "manage", name, what="group")
+    reasons = lag_causes.of_group(view=view, offsets=offsets, found=found, actor=actor(request))
     return pages.show(
         request,
         "group",
         name,
-        section="groups",
+        **places.of_group(request, name, "group"),
         live=True,
         actions=_actions(view) if manages else [],
         tiles=_tiles(view, offsets, metrics_history.pace(**whose), found),
@@ -95,6 +99,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         members=_members(view),
         moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
+        causes=causes.said(reasons, group=name, manages=manages),
         away=outages.of(one.queue for one in offsets if one.head is None),
         manages=manages,
     )
@@ -111,7 +116,6 @@ def _actions(view: GroupView) -> list[Link]:
         Link(_("Subscribe"), to("subscribe", view.name)),
         Link(_("Reset offsets"), to("group-reset", view.name)),
         *([] if view.mode == "share" else [Link(_("Rebalance"), to("group-rebalance", view.name))]),
-        Link(_("Retries and dead letters"), to("failures", view.name)),
         Link(_("Settings"), to("group-settings", view.name)),
         Link(_("Delete"), to("group-delete", view.name), "danger"),
     ]
@@ -121,10 +125,9 @@ def _tiles(
     view: GroupView, offsets: Sequence[QueueLag], now: Pace, found: GroupProgress | None
 ) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
-    state, trend = rows.state("stopped" if view.stopped else "running"), progress.cell(found)
+    state, tone, trend = progress.state(found)
     return [
-        Fact(_("State"), state.value, tone=state.tone),
-        Fact(_("Trend"), trend.value, kind="words", tone=trend.tone),
+        Fact(_("State"), state, tone=tone, note=trend),
         Fact(_("Handled per second"), now.handled, kind="rate"),
         Fact(_("Pulled per second"), now.pulled, kind="rate"),
         Fact(_("Sent per second"), now.sent, kind="rate"),
@@ -132,29 +135,32 @@ def _tiles(
         Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
         *(leases.tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
-        Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}", kind="number"),
     ]
 
 
 def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
-    """For each topic its queues with owner and position, and below it those of its failure topic."""
+    """Return each topic with its queues, their owners and positions; its retry topic is folded into it."""
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
     shares = view.mode == "share"
     held = leases.columns() if shares else _owner(heard)
     fence: Columns[QueueLag] = [] if shares else [Column(_("Epoch"), lambda one: code(one.epoch))]
-    retries = {failure_name(view.name, topic): topic for topic in known}
     mine = {topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)}
-    ordered = sorted(mine, key=lambda topic: (retries.get(topic, topic), topic in retries))
-    return [
-        Matrix(
-            topic,
-            retries.get(topic, ""),
-            _matrix(mine[topic], known.get(topic), held, fence),
-            known.get(topic),
+    retries = {topic: failure_name(view.name, topic) for topic in mine}
+    found = []
+    for topic in sorted(mine.keys() - set(retries.values())):
+        after = mine.get(retries[topic])
+        found.append(
+            Matrix(
+                topic,
+                _matrix(mine[topic], known.get(topic), held, fence),
+                known.get(topic),
+                _matrix(after, None, held, fence) if after else None,
+                retries[topic],
+                sum(one.lag or 0 for one in after or ()),
+            )
         )
-        for topic in ordered
-    ]
+    return found
 
 
 def _matrix(
@@ -166,12 +172,13 @@ def _matrix(
     stopped = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
         Column(_("Queue"), _position),
-        *held,
-        Column(_("Position"), lambda one: number(one.committed), right=True),
-        Column(_("Log end offset"), lambda one: number(one.head), right=True),
+        *held[:1],
         Column(_("Unread"), lambda one: number(one.lag), right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
+        Column(_("Position"), lambda one: number(one.committed), right=True),
+        Column(_("Log end offset"), lambda one: number(one.head), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
+        *held[1:],
         *fence,
         Column(_("State"), lambda one: _queue_state(one, stopped)),
     ]
@@ -187,7 +194,7 @@ def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
 
 def _position(one: QueueLag) -> Cell:
     place = f"?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"
-    return code(one.queue, to("messages") + place)
+    return rows.queue(one.queue, to("messages") + place)
 
 
 def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
@@ -225,6 +232,7 @@ def _members(view: GroupView) -> Table:
 def _facts(view: GroupView) -> list[Fact]:
     return [
         Fact(_("Mode"), rows.state(view.mode).value),
+        Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}&of=group", kind="number"),
         *facts(GROUP, view, without=["stopped"]),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),

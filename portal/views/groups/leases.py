@@ -16,6 +16,7 @@ from messagestore.shares.listing import LeasedRun, LeasedRuns
 from metadata.actors import Actor
 from metadata.groups.groups import GroupView
 from portal.actions.action import Preview
+from portal.kit import rows
 from portal.kit.pages import Fact, to
 from portal.kit.tables import Cell, Column, Empty, Table, Text, badge, code, lasting, number, plain, text
 from portal.views.groups.group_actions import GroupAction
@@ -63,7 +64,7 @@ def _notes(view: GroupView, offsets: Sequence[QueueLag]) -> Iterator[Text]:
         yield _("The group is paused: no messages are delivered.")
     if not view.members:
         yield _("There are no members, so nobody gets messages.")
-    held = ", ".join(str(one.queue) for one in offsets if (one.runs or 0) >= MAX_RUNS)
+    held = ", ".join(rows.queue_name(one.queue) for one in offsets if (one.runs or 0) >= MAX_RUNS)
     if held:
         what = _("Members do not finish what they have. New messages are not leased in queues: %s")
         yield what % held
@@ -73,8 +74,7 @@ def _notes(view: GroupView, offsets: Sequence[QueueLag]) -> Iterator[Text]:
 
 def _table(view: GroupView, found: LeasedRuns, *, manages: bool) -> Table:
     shown: list[Column[LeasedRun]] = [
-        Column(_("Topic"), lambda one: text(one.topic)),
-        Column(_("Queue"), lambda one: code(one.queue)),
+        Column(_("Queue"), lambda one: rows.queue(one.queue)),
         Column(_("Offsets"), lambda one: code(f"{one.first} … {one.end - 1}")),
         Column(_("Member"), lambda one: text(one.owner) if one.owner else badge(_("nobody"))),
         Column(_("Unfinished"), lambda one: number(one.messages), right=True),

@@ -13,14 +13,28 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.consume import offset_reset
 from messagestore.consume.offset_reset import Move, Target
 from metadata.actors import Actor
+from metadata.errors import Invalid
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
 from portal.auth.access import actor, may
-from portal.kit import pages, rows
-from portal.kit.pages import to
+from portal.kit import pages, places, rows
+from portal.kit.pages import Link, to
 from portal.kit.setting_fields import IdsField
-from portal.kit.tables import Cell, Column, Columns, Empty, Table, Text, badge, number, plain, text, when
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Columns,
+    Empty,
+    Table,
+    Text,
+    badge,
+    code,
+    number,
+    plain,
+    text,
+    when,
+)
 from portal.views.groups.group_actions import GroupAction
 
 SHOWN = 50  # moves of queues
@@ -46,8 +60,14 @@ class Resetting(forms.Form):
         ),
     )
     offset = forms.IntegerField(label=lazy("Offset"), required=False, min_value=0)
+    at = forms.DateTimeField(
+        label=lazy("Date and time, UTC"),
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+        help_text=lazy("For a point in time."),
+    )
     minutes_ago = forms.IntegerField(
-        label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("For a point in time.")
+        label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("Instead of a date and time.")
     )
     queues = IdsField(
         label=lazy("Only these queues"),
@@ -101,12 +121,23 @@ class ResetGroup(MoveOffsets):
         first = next((one.topic for one in view.subscriptions), "")
         return {"topic": first, "to": "earliest", **super().initial()}
 
+    def words(self) -> dict[str, Any]:
+        """Return links to the previews of the usual resets."""
+        page = f"{to('group-reset', self.name)}?preview=yes"
+        usual = [Link(_("Earliest"), f"{page}&to=earliest"), Link(_("Latest"), f"{page}&to=latest")]
+        for label, minutes in ((_("15 min ago"), 15), (_("1 hour ago"), 60), (_("1 day ago"), 1440)):
+            usual.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))
+        return {"quick": usual}
+
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        ago = fields["minutes_ago"]
+        ago, at = fields["minutes_ago"], fields["at"]
         at_time = fields["to"] == "time"
+        if at_time and (ago is None) == (at is None):
+            raise Invalid.field("at", _("Give a date and time, or minutes, and not both."))
         target = Target(
             to=fields["to"],
             offset=fields["offset"] if fields["to"] == "offset" else None,
+            at_ms=round(at.timestamp() * 1000) if at is not None and at_time else None,
             ago_ms=None if ago is None or not at_time else ago * 60_000,
         )
         return offset_reset.reset(
@@ -125,8 +156,7 @@ class UndoReset(MoveOffsets):
 
 def _planned(found: Sequence[Move]) -> Table:
     columns: Columns[Move] = [
-        Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Queue"), lambda one: text(one.queue)),
+        Column(_("Queue"), lambda one: rows.queue(one.queue)),
         Column(_("Requested"), lambda one: number(one.asked), right=True),
         Column(_("Now"), lambda one: number(one.from_offset), right=True),
         Column(_("After"), lambda one: number(one.to_offset), right=True),
@@ -145,7 +175,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
         request,
         "moves",
         _("Offset resets of %s") % name,
-        section="groups",
+        **places.of_group(request, name, "moves"),
         name=name,
         table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
         following=f"?after={page.next}" if page.next else "",
@@ -161,10 +191,9 @@ def latest(*, group: str, manages: bool, actor: Actor) -> Table:
 def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     undone = {one.undoes for one in found}
     columns: list[Column[PastMove]] = [
-        Column(_("Reset (UTC)"), lambda one: when(one.at_ms)),
+        Column(_("Reset"), lambda one: when(one.at_ms)),
         Column(_("Requested by"), lambda one: text(one.actor)),
-        Column(_("Topic"), lambda one: rows.topic(one.topic)),
-        Column(_("Queue"), lambda one: text(f"{one.queue} ({one.instance})" if one.instance else one.queue)),
+        Column(_("Queue"), _queue),
         Column(_("From"), lambda one: number(one.from_offset), right=True),
         Column(_("To"), lambda one: number(one.to_offset), right=True),
         Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
@@ -172,6 +201,11 @@ def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
     if manages:
         columns.append(Column(_("Action"), lambda one: _way_back(group, one, undone=one.reset in undone)))
     return plain(columns, found, Empty(_("No offset resets")))
+
+
+def _queue(one: PastMove) -> Cell:
+    name = rows.queue_name(one.queue)
+    return code(f"{name} ({one.instance})" if one.instance else name, to("topic", one.topic))
 
 
 def _moved(one: PastMove, *, undone: bool) -> Cell:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import date, datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -17,7 +18,7 @@ from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AuditRow, RunRow
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
-from portal.kit import pages, rows
+from portal.kit import pages, places, rows
 from portal.kit.pages import Link, to
 from portal.kit.tables import (
     Cell,
@@ -36,6 +37,7 @@ from portal.kit.tables import (
     text,
     wanted,
     when,
+    with_words,
 )
 
 MOST_SHOWN = 300  # characters of one side of a change
@@ -64,7 +66,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
 def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
     """Return the columns of a list of runs; `opens`: with links to their own pages."""
     return [
-        Column(_("Started (UTC)"), lambda one: when(one.started_at_ms), "at"),
+        Column(_("Started"), lambda one: when(one.started_at_ms), "at"),
         Column(_("Job"), lambda one: code(one.name, to("run", one.id) if opens else ""), "name"),
         Column(_("State"), _state),
         Column(_("Duration"), lambda one: lasting(one.took_ms), right=True),
@@ -101,9 +103,9 @@ def _schedules(request: HttpRequest) -> Table:
         Column(_("Job"), lambda one: code(one[0], f"{to('jobs')}?q={one[0]}")),
         Column(_("What it does"), lambda one: text(_(one[1].text))),
         Column(_("Every"), lambda one: lasting(one[1].every_minutes * 60_000)),
-        Column(_("Last run (UTC)"), lambda one: when(last[one[0]].started_at_ms if one[0] in last else None)),
+        Column(_("Last run"), lambda one: when(last[one[0]].started_at_ms if one[0] in last else None)),
         Column(_("State"), lambda one: _last_state(last.get(one[0]))),
-        Column(_("Next run (UTC)"), lambda one: _next(following.get(one[0]))),
+        Column(_("Next run"), lambda one: _next(following.get(one[0]))),
     ]
     if may(request, "admin"):
         columns.append(Column(_("Now"), lambda one: text(_("run"), to("job-run", one[0]))))
@@ -154,12 +156,15 @@ class CancelRun(Action):
 
 
 def audit(request: HttpRequest) -> HttpResponse:
-    name = request.GET.get("name", "").replace("\0", "")[:500]
-    found = operation_lists.audit(wanted=wanted(request), actor=actor(request), name=name)
+    name, who = (request.GET.get(one, "").replace("\0", "")[:500] for one in ("name", "who"))
+    since, until = (_day(request.GET.get(one, "")) for one in ("since", "until"))
+    found = operation_lists.audit(
+        wanted=wanted(request), actor=actor(request), name=name, who=who, since=since, until=until
+    )
     columns: Columns[AuditRow] = [
-        Column(_("When (UTC)"), lambda one: when(one.at_ms), "at"),
-        Column(_("Who"), _who),
-        Column(_("Processed"), lambda one: text(f"{one.verb} {one.kind}")),
+        Column(_("When"), lambda one: when(one.at_ms), "at"),
+        Column(_("Who"), lambda one: _who(request, one)),
+        Column(_("Action"), lambda one: text(rows.deed(one.verb, one.kind))),
         Column(_("To"), lambda one: rows.of_audit(one.kind, one.name), "name"),
         Column(_("Before"), lambda one: long(_values(one.before))),
         Column(_("After"), lambda one: long(_values(one.after))),
@@ -169,11 +174,33 @@ def audit(request: HttpRequest) -> HttpResponse:
     intro = _("Changes of %s") % name if name else mine
     filters = [Link(_("All changes"), to("audit"))] if name else []
     table = listed(request, columns, found, empty=hint)
-    return pages.list_page(request, _("Audit log"), table, section="audit", intro=intro, filters=filters)
+    place = {"section": "audit", **places.of_list(request, "audit", name=name)}
+    labels = {"who": _("Who"), "since": _("From"), "until": _("To")}
+    asked = [
+        {"name": one, "label": labels[one], "type": "text" if one == "who" else "date", "value": shown or ""}
+        for one, shown in (
+            ("who", who),
+            ("since", since and since.isoformat()),
+            ("until", until and until.isoformat()),
+        )
+    ]
+    chips = pages.chips(request, labels)
+    return pages.list_page(
+        request, _("Audit log"), table, intro=intro, filters=filters, asked=asked, chips=chips, **place
+    )
 
 
-def _who(one: AuditRow) -> Cell:
-    return text(f"{one.actor_kind} {one.actor}" + (f" ({one.address})" if one.address else ""))
+def _day(word: str) -> date | None:
+    """Return the day of a filter; what is none is ignored."""
+    with suppress(ValueError):
+        return date.fromisoformat(word)
+    return None
+
+
+def _who(request: HttpRequest, one: AuditRow) -> Cell:
+    """Return who changed something, with a link to all that he did."""
+    shown = f"{one.actor_kind} {one.actor}" + (f" ({one.address})" if one.address else "")
+    return text(shown, with_words(request, who=one.actor, page=""))
 
 
 def _values(values: Mapping[str, Any] | None) -> str | None:

@@ -118,7 +118,7 @@ def _facts(found: RunView) -> list[Fact]:
         Fact(_("State"), state.value, tone=state.tone, kind="badge"),
         Fact(_("Requested by"), found.asked_by or None),
         Fact(_("Parameters"), asked or None),
-        Fact(_("Started (UTC)"), found.started_at_ms, kind="when"),
+        Fact(_("Started"), found.started_at_ms, kind="when"),
         Fact(_("Duration"), (found.finished_at_ms or found.now_ms) - found.started_at_ms, kind="lasting"),
         Fact(_("Processed"), found.count, kind="number"),
         Fact(_("Working directory"), found.directory or None, kind="code"),

@@ -39,7 +39,7 @@ def reports_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="report")
     found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
     columns: list[Column[ReportItem]] = [
-        Column(_("Created (UTC)"), lambda one: when(one.made_at_ms), "at"),
+        Column(_("Created"), lambda one: when(one.made_at_ms), "at"),
         Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),
         Column(_("Engine"), lambda one: text(one.engine)),
         Column(_("Requested"), lambda one: text(_asked(one.settings))),
@@ -65,7 +65,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
     found = reports.shown(id=number_, actor=actor(request))
     columns = [_column(name, number=_is_number(found.rows, name)) for name in found.columns]
     facts = [
-        Fact(_("Created (UTC)"), found.made_at_ms, kind="when"),
+        Fact(_("Created"), found.made_at_ms, kind="when"),
         Fact(_("Engine"), found.engine),
         Fact(_("Requested"), _asked(found.settings)),
         Fact(_("Rows"), len(found.rows), kind="number"),

@@ -8,12 +8,10 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.engine.messages import StoredMessage, Wanted
 from messagestore.inspect import browse, delivery_status, search
 from messagestore.inspect.browse import Browsed
-from messagestore.inspect.delivery_status import DeliveryStatus
 from messagestore.inspect.search import Found, Times
 from messagestore.topology import topics
 from messagestore.topology.topics import TopicState
@@ -21,7 +19,7 @@ from metadata.actors import Actor
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.listing import topic_lists
 from portal.auth.access import actor, may
-from portal.kit import bodies, outages, pages, rows
+from portal.kit import bodies, outages, pages, places, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.tables import (
     Cell,
@@ -29,28 +27,20 @@ from portal.kit.tables import (
     Columns,
     Empty,
     Table,
-    Text,
-    badge,
     code,
     long,
-    number,
     plain,
     text,
     when,
 )
 from portal.templatetags.shapes import size
+from portal.views.messages import life
 
 SHOWN = 50  # messages on a page
 WORDS = ("topic", "queue", "offset", "key", "tag", "trace_id", "contains", "minutes", "message_id")
 CARRIED = ("key", "tag", "trace_id", "contains", "minutes")
 MOST_TOPICS = 500  # offered while typing
 MOST_NUMBER = 1 << 62
-TRACES: dict[str, tuple[Text, str]] = {
-    "unread": (lazy("not read yet"), "warn"),
-    "read": (lazy("read"), "ok"),
-    "waiting": (lazy("waiting for a retry"), "warn"),
-    "dead": (lazy("dead letter"), "bad"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         "messages",
         _("Messages"),
         status=status,
-        section="messages",
+        **(places.of_topic(asked["topic"], "messages") if result else {"section": "messages"}),
         asked=asked,
         offered=offered,
         result=result,
@@ -177,7 +167,7 @@ def _link(asked: dict[str, str], **more: object) -> str:
 def _table(topic: str, found: Sequence[StoredMessage]) -> Table:
     columns: Columns[StoredMessage] = [
         Column(_("Message"), lambda one: code(one.message_id, to("message", topic, one.message_id))),
-        Column(_("Stored (UTC)"), lambda one: when(one.stored_at_ms)),
+        Column(_("Stored"), lambda one: when(one.stored_at_ms)),
         Column(_("Key"), lambda one: long(one.key)),
         Column(_("Tag"), lambda one: text(one.tag)),
         Column(_("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True),
@@ -201,51 +191,33 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     if may(request, "produce", topic) and not found.masked:
         actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
     body = bodies.shown(one.body)
+    statuses = delivery_status.of_message(
+        topic=topic, queue=one.queue, offset=one.offset, stored_at_ms=one.stored_at_ms, actor=actor(request)
+    )
+    place = places.of_topic(topic, "messages")
+    place["crumbs"].append(Link(_("Messages"), f"{to('messages')}?topic={topic}"))
     return pages.show(
         request,
         "message",
         message_id,
-        section="messages",
+        **place,
         topic=topic,
         facts=_facts(one, topic, body, masked=found.masked),
         headers=sorted((one.headers or {}).items()),
         body=body,
         masked=found.masked,
-        traces=_traces(topic, one, actor(request)),
+        unread_by_all=not statuses,
+        steps=life.steps(one, statuses),
         actions=actions,
     )
-
-
-def _traces(topic: str, one: StoredMessage, who: Actor) -> Table:
-    found = delivery_status.of_message(topic=topic, queue=one.queue, offset=one.offset, actor=who)
-    columns: Columns[DeliveryStatus] = [
-        Column(_("Group"), lambda one: rows.group(one.group)),
-        Column(_("State"), _trace),
-        Column(_("Failures"), lambda one: number(one.attempt), right=True),
-        Column(_("Due or dead since (UTC)"), lambda one: when(one.at_ms)),
-        Column(
-            _("Error"),
-            lambda one: Cell(
-                one.error or None, "long", to("dead", one.group, one.dead_id) if one.dead_id else ""
-            ),
-        ),
-    ]
-    hint = Empty(_("No group shares the queues of this topic."), f"catmq subscribe GROUP {topic}")
-    return plain(columns, found, hint)
-
-
-def _trace(one: DeliveryStatus) -> Cell:
-    if one.partly and one.state == "read":
-        return badge(_("read; may be waiting for a retry"), "ok")
-    return badge(*TRACES[one.state])
 
 
 def _facts(one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool) -> list[Fact]:
     return [
         Fact(_("Topic"), topic, to("topic", topic), kind="code"),
-        Fact(_("Queue"), one.queue),
+        Fact(_("Queue"), rows.queue_name(one.queue), f"{to('messages')}?topic={topic}&queue={one.queue}"),
         Fact(_("Offset"), one.offset),
-        Fact(_("Stored (UTC)"), one.stored_at_ms, kind="when"),
+        Fact(_("Stored"), one.stored_at_ms, kind="when"),
         Fact(_("Key"), one.key, kind="code"),
         Fact(_("Tag"), one.tag),
         Fact(_("Trace id"), one.trace_id, kind="code"),

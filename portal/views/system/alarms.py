@@ -50,8 +50,8 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
         Column(_("Where"), lambda one: rows.alarm_place(one, administrator=admin), "name"),
         Column(_("Detail"), lambda one: text(_detail(one))),
         Column(_("Times"), lambda one: number(one.times), right=True),
-        Column(_("Since (UTC)"), lambda one: when(one.since_ms), "since"),
-        Column(_("Until (UTC)"), lambda one: when(one.ended_at_ms)),
+        Column(_("Since"), lambda one: when(one.since_ms), "since"),
+        Column(_("Until"), lambda one: when(one.ended_at_ms)),
         Column(_("Acknowledged by"), lambda one: _care(one, who)),
     ]
     words = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}

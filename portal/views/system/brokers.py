@@ -27,8 +27,8 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
         Column(_("State"), lambda one: rows.state(one.state)),
         Column(_("Address"), lambda one: code(one.url)),
         Column(_("Version"), lambda one: text(one.version or None)),
-        Column(_("Started (UTC)"), lambda one: when(one.started_at_ms)),
-        Column(_("Last seen (UTC)"), lambda one: when(one.last_seen_at_ms)),
+        Column(_("Started"), lambda one: when(one.started_at_ms)),
+        Column(_("Last seen"), lambda one: when(one.last_seen_at_ms)),
     ]
     if may(request, "admin"):
         columns.append(Column(_("Change"), _change))

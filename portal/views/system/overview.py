@@ -103,7 +103,7 @@ def _dead(request: HttpRequest, known: Overview) -> Table:
             right=True,
         ),
         Column(_("Last hour"), lambda one: number(one.last_hour), right=True),
-        Column(_("Newest (UTC)"), lambda one: when(one.newest_at_ms)),
+        Column(_("Newest"), lambda one: when(one.newest_at_ms)),
         Column(_("State"), lambda one: text(_("new") if one.unseen else _("seen by %s") % one.seen_by)),
     ]
     return plain(columns, known.dead.rows, Empty(_("No dead letters")))
@@ -113,7 +113,7 @@ def _alarms(known: Overview, admin: bool) -> Table:
     columns: Columns[AlarmRow] = [
         Column(_("What"), lambda one: badge(rows.alarm_kind(one.kind), "bad")),
         Column(_("Where"), lambda one: rows.alarm_place(one, administrator=admin)),
-        Column(_("Since (UTC)"), lambda one: when(one.since_ms)),
+        Column(_("Since"), lambda one: when(one.since_ms)),
         Column(_("Detail"), lambda one: text(one.detail)),
     ]
     return plain(columns, known.alarms, Empty(_("No unacknowledged alarms")))

@@ -13,7 +13,7 @@ from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
 from portal.auth.access import actor, may
-from portal.kit import bodies, pages
+from portal.kit import bodies, pages, places
 from portal.kit.pages import Fact, to
 from portal.kit.tables import Cell, Column, Empty, Table, Text, code, long, plain, text, when
 from portal.views.topics.topic_actions import TopicAction
@@ -29,7 +29,7 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
         "delayed",
         _("Delayed messages of %s") % name,
         status=200 if found else 503,
-        section="topics",
+        **places.of_topic(name, "delayed"),
         name=name,
         live=True,
         missing=missing,
@@ -52,7 +52,7 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
 def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
     columns: list[Column[WaitingMessage]] = [
         Column(_("Message"), lambda one: code(one.message_id)),
-        Column(_("Due (UTC)"), lambda one: when(one.row.due_at_ms)),
+        Column(_("Due"), lambda one: when(one.row.due_at_ms)),
         Column(_("Key"), lambda one: code(one.row.key)),
         Column(_("Tag"), lambda one: text(one.row.tag)),
         Column(_("Size"), lambda one: Cell(len(one.row.body), "size"), right=True),

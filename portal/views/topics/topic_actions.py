@@ -20,6 +20,7 @@ from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import given
 from portal.actions.toggle import Toggle
+from portal.kit import rows
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain, text
 
@@ -158,7 +159,7 @@ class CleanTopic(TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Cleaned] = [
-            Column(_("Queue"), lambda one: text(one.plan.queue)),
+            Column(_("Queue"), lambda one: rows.queue(one.plan.queue)),
             Column(_("Log start offset"), lambda one: number(one.plan.low), right=True),
             Column(_("Log start offset then"), lambda one: number(one.plan.keep_from), right=True),
             Column(
@@ -195,7 +196,9 @@ class DeleteTopic(Delete, TopicAction):
 
 class SetQueueState(Toggle, TopicAction):
     button: ClassVar[Text] = lazy("Confirm")
-    title = lazy("Queue %(queue)d of %(name)s")
+
+    def heading(self) -> Text:
+        return _("Queue %s") % rows.queue_name(self.kwargs["queue"])
 
     def other(self) -> str:
         view = topic_rows.named(name=self.name, actor=self.actor)

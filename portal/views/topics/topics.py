@@ -18,7 +18,7 @@ from metadata.rules.settings import TOPIC
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, rows
+from portal.kit import charts, outages, pages, places, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.setting_fields import facts
 from portal.kit.tables import (
@@ -47,12 +47,12 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     columns: Columns[TopicRow] = [
         Column(_("Topic"), lambda one: rows.topic(one.name), "name"),
         Column(_("State"), lambda one: rows.state(one.state)),
-        Column(_("Queues"), lambda one: number(one.queues), right=True),
-        Column(_("Groups"), lambda one: number(one.groups), right=True),
         Column(_("Maximum unread"), lambda one: number(one.lag), "lag", right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
-        Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
+        Column(_("Queues"), lambda one: number(one.queues), right=True),
+        Column(_("Groups"), lambda one: number(one.groups), right=True),
+        Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Owners"), lambda one: text(one.owners or None)),
     ]
     hint = Empty(
@@ -81,9 +81,9 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         request,
         "topic",
         name,
-        section="topics",
+        **places.of_topic(name, "topic"),
         live=True,
-        actions=_actions(name) if manages else [Link(_("Messages"), _messages(name))],
+        actions=_actions(name) if manages else [],
         tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
         rates=charts.rates(points),
         lags=charts.lags(points),
@@ -101,9 +101,7 @@ def _messages(name: str) -> str:
 
 def _actions(name: str) -> list[Link]:
     return [
-        Link(_("Messages"), _messages(name)),
-        Link(_("Send"), to("send", name)),
-        Link(_("Delayed"), to("delayed", name)),
+        Link(_("Send"), to("send", name), "primary"),
         Link(_("Settings"), to("topic-settings", name)),
         Link(_("Expand"), to("topic-expand", name)),
         Link(_("Shrink"), to("topic-shrink", name)),
@@ -131,10 +129,10 @@ def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[F
 def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
     where = f"{to('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
-        Column(_("Queue"), lambda one: code(one.queue.queue, f"{where}{one.queue.queue}")),
-        Column(_("Number"), lambda one: number(one.queue.number), right=True),
-        Column(_("Node"), lambda one: text(one.queue.node)),
+        Column(_("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")),
         Column(_("State"), _state),
+        Column(_("Node"), lambda one: text(one.queue.node)),
+        Column(_("Id"), lambda one: code(one.queue.queue)),
         Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),

@@ -44,7 +44,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
         Column(_("Key"), lambda one: code(one.name)),
         Column(_("Rights"), lambda one: text(in_words(one.rights))),
         Column(_("Limits"), lambda one: text(_limits(one))),
-        Column(_("Created (UTC)"), lambda one: when(one.created_at_ms)),
+        Column(_("Created"), lambda one: when(one.created_at_ms)),
         Column(_("Change"), lambda one: text(_("limits"), to("key-limits", one.name))),
         Column(_("Revoke"), lambda one: text(_("revoke"), to("key-delete", one.name))),
     ]

@@ -36,7 +36,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
             lambda one: text(_("everything") if one.administrator else in_words(one.rights) or None),
         ),
         Column(_("E-mail"), lambda one: text(one.email or None)),
-        Column(_("Last login (UTC)"), lambda one: when(one.last_login_ms)),
+        Column(_("Last login"), lambda one: when(one.last_login_ms)),
         Column(_("Delete"), lambda one: text(_("delete"), to("user-delete", one.name))),
     ]
     table = listed(

@@ -114,7 +114,11 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
     who = failing.member()
     failing.fail(who, queue, 1, error="KeyError: later")
     first, second, third = (text(ada.get(f"/messages/orders/{queue}-{n}")) for n in range(3))
-    assert "badge bad" in first and f"{DEAD}/of/{died}" in first
+    steps = ("Sent", "Stored", "billing: failed first", "billing: dead letter")
+    life = first.partition('class="life"')[2]
+    places = [life.index(f">{words}<") for words in steps]
+    assert places == sorted(places) and f"{DEAD}/of/{died}" in first
+    assert "orders/0, offset 0" in first and "The sender is not recorded." in first
     assert "waiting for a retry" in second and "KeyError: later" in second
     assert "not read yet" in third
 

@@ -29,6 +29,7 @@ OPEN = ("login", "logout", "set_language", "theme")  # for strangers too
 READS = (
     "overview", "topics", "topic", "groups", "group", "subscriptions", "consumers", "rebalances",
     "messages", "message", "brokers", "alarms", "jobs", "audit", "moves", "help", "password",
+    "parts", "search",
 )  # fmt: skip
 ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",

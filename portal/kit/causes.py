@@ -1,0 +1,230 @@
+"""Causes of a group's lag in words, each with what to do and the page where it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from metadata.rules.groups.lagging import Cause
+from portal.kit import rows
+from portal.kit.pages import Link, to
+from portal.kit.tables import Text
+from portal.templatetags.shapes import count, lasts, rate
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A cause on a page; `tone` is bad, warn or ''; `link` leads to what helps, `command` may be pasted."""
+
+    title: Text
+    text: Text
+    tone: str = "warn"
+    link: Link | None = None
+    command: str = ""
+
+
+def said(found: Sequence[Cause], *, group: str, manages: bool) -> list[Said]:
+    """Return all causes in words; links to changes only for who may make them."""
+    return [_WORDS[one.kind](one, group, manages) for one in found]
+
+
+def _queues(one: Cause) -> str:
+    return ", ".join(rows.queue_name(int(queue)) for queue in one.about)
+
+
+def _names(one: Cause) -> str:
+    return ", ".join(map(str, one.about))
+
+
+def _percent(value: Any) -> str:
+    return f"{100 * float(value):.0f} %"
+
+
+def _settings(group: str, label: str, page: str, manages: bool) -> Link | None:
+    return Link(label, to(page, group)) if manages else None
+
+
+def _away(one: Cause, _group: str, _manages: bool) -> Said:
+    text = _("Nobody can read these queues until it is back: %s.") % _queues(one)
+    return Said(_("A node does not answer"), text, "bad")
+
+
+def _corrupt(one: Cause, _group: str, _manages: bool) -> Said:
+    text = _("Nothing behind the hole is delivered: %s. The alarm says what to do.") % _queues(one)
+    return Said(_("A queue is corrupt"), text, "bad", Link(_("Alarms"), to("alarms")))
+
+
+def _paused(one: Cause, group: str, manages: bool) -> Said:
+    text = _("%s messages wait until it is resumed.") % count(one.words["lag"])
+    return Said(_("The group is paused"), text, link=_settings(group, _("Resume"), "group-start", manages))
+
+
+def _topics_paused(one: Cause, group: str, manages: bool) -> Said:
+    link = Link(_("Resume"), to("subscription-settings", group, one.about[0])) if manages else None
+    return Said(_("Reading is paused"), _("Paused topics with unread messages: %s.") % _names(one), link=link)
+
+
+def _queues_paused(one: Cause, _group: str, _manages: bool) -> Said:
+    return Said(_("Queues are paused"), _("Paused queues with unread messages: %s.") % _queues(one))
+
+
+def _no_members(one: Cause, group: str, _manages: bool) -> Said:
+    text = _("No consumer is in the group, and %s messages wait. Start one:") % count(one.words["lag"])
+    return Said(_("The group has no members"), text, "bad", command=f"catmq consume --group {group} TOPIC")
+
+
+def _standing_by(one: Cause, group: str, manages: bool) -> Said:
+    members = int(one.words["members"] or 0)
+    text = ngettext(
+        "%d member is connected, but the limits of the group let none read.",
+        "%d members are connected, but the limits of the group let none read.",
+        members,
+    )
+    link = _settings(group, _("Settings"), "group-settings", manages)
+    return Said(_("All members stand by"), text % members, "bad", link)
+
+
+def _no_owner(one: Cause, group: str, manages: bool) -> Said:
+    text = _("Unread messages lie in queues that no member owns: %s.") % _queues(one)
+    link = _settings(group, _("Rebalance"), "group-rebalance", manages)
+    return Said(_("Queues have no owner"), text, "bad", link)
+
+
+def _silent_member(one: Cause, _group: str, _manages: bool) -> Said:
+    text = _(
+        "It holds queues and sends no heartbeats: %s. After the session timeout, others get them. "
+        "Look at its process."
+    )
+    return Said(_("A member is silent"), text % _names(one), "bad")
+
+
+def _unfinished_leases(one: Cause, _group: str, _manages: bool) -> Said:
+    text = _("Members do not finish what they have. New messages are not leased in queues: %s")
+    return Said(_("Too many unfinished leases"), text % _queues(one), "bad")
+
+
+def _no_pulls(_one: Cause, _group: str, _manages: bool) -> Said:
+    text = _(
+        "They send heartbeats, but have pulled nothing for minutes. Their handlers hang, or their circuit "
+        "breaker is open. Look at their logs."
+    )
+    return Said(_("Members ask for no messages"), text, "bad")
+
+
+def _blocked_in_order(_one: Cause, group: str, manages: bool) -> Said:
+    text = _(
+        "The subscription is ordered, so a message that fails blocks its queue until it succeeds or its "
+        "retries are used up. Look at the logs of the members."
+    )
+    link = _settings(group, _("Retries and dead letters"), "failures", manages)
+    return Said(_("A failing message blocks its queue"), text, "bad", link)
+
+
+def _nothing_finished(one: Cause, _group: str, _manages: bool) -> Said:
+    text = _(
+        "Members pull %s messages/s and finish none: the handler hangs, takes very long, or the process is "
+        "restarted again and again."
+    )
+    return Said(_("Nothing is handled"), text % rate(_float(one.words["pulled"])), "bad")
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _hot_key(one: Cause, _group: str, _manages: bool) -> Said:
+    queue, key = rows.queue_name(int(one.about[0])), one.about[1]
+    text = _(
+        "%(share)s of the unread messages are in %(queue)s, and %(of_keys)s of those that wait first "
+        "have the key %(key)s. One key is read by one member, so more members do not help: give the messages "
+        "finer keys."
+    )
+    words = {
+        "share": _percent(one.words["share"]),
+        "of_keys": _percent(one.words["of_keys"]),
+        "queue": queue,
+        "key": key,
+    }
+    return Said(_("One key has most messages"), text % words)
+
+
+def _hot_queue(one: Cause, _group: str, _manages: bool) -> Said:
+    text = _(
+        "%(share)s of the unread messages are in %(queue)s, which %(owner)s reads. Look at that member, "
+        "and at the keys of the messages."
+    )
+    words = {
+        "share": _percent(one.words["share"]),
+        "queue": _queues(one),
+        "owner": one.words["owner"] or _("nobody"),
+    }
+    return Said(_("One queue has most messages"), text % words)
+
+
+def _failing(one: Cause, group: str, manages: bool) -> Said:
+    text = _("Dead letters of the last hour: %(dead)s. Retries that wait to be read: %(retries)s.")
+    words = {name: count(one.words[name]) for name in ("dead", "retries")}
+    link = _settings(group, _("Retries and dead letters"), "failures", manages)
+    return Said(_("Many messages fail"), text % words, link=link)
+
+
+def _rebalancing(one: Cause, group: str, _manages: bool) -> Said:
+    text = _("%s rebalances in ten minutes. Queues stand still during each. Look at why members come and go.")
+    link = Link(_("Rebalances"), f"{to('rebalances')}?q={group}&of=group")
+    return Said(_("Members come and go"), text % count(one.words["rebalances"]), link=link)
+
+
+def _reset(one: Cause, group: str, _manages: bool) -> Said:
+    text = _("%s moved the offsets back in the last ten minutes, so messages are read again.") % _names(one)
+    return Said(_("Offsets were reset"), text, "", Link(_("Offset resets"), to("moves", group)))
+
+
+def _slow_handler(one: Cause, group: str, manages: bool) -> Said:
+    words = {name: rate(_float(one.words[name])) for name in ("handled", "sent")}
+    parts = [_("%(sent)s messages/s are sent, and the members handle %(handled)s/s.") % words]
+    if one.words["message_ms"]:
+        parts.append(_("A message takes a thread about %s.") % lasts(round(float(one.words["message_ms"]))))
+    if one.words["has_room"]:
+        parts.append(_("Start more members, give them more threads, or make the handler faster."))
+    else:
+        parts.append(
+            _(
+                "Every queue has a member: give the members more threads, make the handler faster, or expand "
+                "the topic."
+            )
+        )
+    return Said(_("The handler is too slow"), " ".join(map(str, parts)))
+
+
+def _more_was_sent(one: Cause, _group: str, _manages: bool) -> Said:
+    words = {name: rate(_float(one.words[name])) for name in ("handled", "sent")}
+    text = _("The members handle %(handled)s messages/s and %(sent)s/s are sent, so the lag shrinks.") % words
+    return Said(_("More was sent than handled, but it catches up"), text, "ok")
+
+
+_WORDS: Mapping[str, Callable[[Cause, str, bool], Said]] = {
+    "away": _away,
+    "corrupt": _corrupt,
+    "paused": _paused,
+    "topics_paused": _topics_paused,
+    "queues_paused": _queues_paused,
+    "no_members": _no_members,
+    "standing_by": _standing_by,
+    "no_owner": _no_owner,
+    "silent_member": _silent_member,
+    "unfinished_leases": _unfinished_leases,
+    "no_pulls": _no_pulls,
+    "blocked_in_order": _blocked_in_order,
+    "nothing_finished": _nothing_finished,
+    "hot_key": _hot_key,
+    "hot_queue": _hot_queue,
+    "failing": _failing,
+    "rebalancing": _rebalancing,
+    "reset": _reset,
+    "slow_handler": _slow_handler,
+    "more_was_sent": _more_was_sent,
+}

@@ -1,0 +1,63 @@
+"""Places of pages about one topic or group: breadcrumbs, and the tabs of what belongs to it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from metadata.cache import snapshot
+from portal.auth.access import may
+from portal.kit.pages import Link, section_crumbs, to
+
+OF = "of"  # in the URL of a list: the kind of thing whose tabs stand above it
+
+
+def of_topic(name: str, on: str) -> dict[str, Any]:
+    """Return the words of a page of a topic for `pages.show`; `on` is its tab."""
+    tabs = {
+        "topic": (_("Overview"), to("topic", name)),
+        "messages": (_("Messages"), f"{to('messages')}?{urlencode({'topic': name})}"),
+        "delayed": (_("Delayed"), to("delayed", name)),
+        "audit": (_("Changes"), _listed("audit", "topic", name=name)),
+    }
+    return _words("topics", name, tabs, on)
+
+
+def of_group(request: HttpRequest, name: str, on: str) -> dict[str, Any]:
+    """Return the same of a page of a group."""
+    tabs = {"group": (_("Overview"), to("group", name))}
+    if may(request, "manage", name, what="group"):
+        tabs["failures"] = _("Retries and dead letters"), to("failures", name)
+    tabs["moves"] = _("Offset resets"), to("moves", name)
+    tabs["rebalances"] = _("Rebalances"), _listed("rebalances", "group", q=name)
+    tabs["audit"] = _("Changes"), _listed("audit", "group", name=name)
+    return _words("groups", name, tabs, on)
+
+
+def of_list(request: HttpRequest, on: str, *, name: str) -> dict[str, Any]:
+    """Return the same of a list that was opened from a topic or group; nothing of any other."""
+    known = snapshot.current()
+    kind = request.GET.get(OF)
+    if kind == "group" and known.group(name):
+        return of_group(request, name, on)
+    if kind == "topic" and known.topic(name):
+        return of_topic(name, on)
+    return {}
+
+
+def _listed(page: str, kind: str, **words: str) -> str:
+    return f"{to(page)}?{urlencode({**words, OF: kind})}"
+
+
+def _words(section: str, name: str, tabs: dict[str, tuple[str, str]], on: str) -> dict[str, Any]:
+    found = [Link(label, href, "on" if key == on else "") for key, (label, href) in tabs.items()]
+    own = [Link(name, tabs[section.removesuffix("s")][1])]
+    is_first = on == section.removesuffix("s")
+    return {
+        "section": section,
+        "crumbs": [*section_crumbs(section), *([] if is_first else own)],
+        "tabs": found,
+    }

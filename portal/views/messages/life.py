@@ -1,0 +1,72 @@
+"""The life line of a message: what is recorded of it, in order, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from messagestore.engine.messages import StoredMessage
+from messagestore.inspect.delivery_status import DeliveryStatus
+from portal.kit import rows
+from portal.kit.pages import Step, to
+from portal.kit.tables import Text
+from portal.templatetags.shapes import at, count
+
+
+def steps(stored: StoredMessage, found: Sequence[DeliveryStatus]) -> list[Step]:
+    """Return the steps of a message: sent, stored, and what became of it in each group."""
+    place = _("%(queue)s, offset %(offset)s") % {
+        "queue": rows.queue_name(stored.queue),
+        "offset": count(stored.offset),
+    }
+    return [
+        Step(_("Sent"), _sender(stored)),
+        Step(_("Stored"), place, stored.stored_at_ms, "ok"),
+        *(step for one in found for step in _in_group(one)),
+    ]
+
+
+def _sender(stored: StoredMessage) -> Text:
+    """Describe the sender: nothing but what the message itself carries is known of it."""
+    if stored.trace_id:
+        return _("The sender is not recorded; the trace id is %s.") % stored.trace_id
+    return _("The sender is not recorded.")
+
+
+def _in_group(one: DeliveryStatus) -> Iterator[Step]:
+    href = to("group", one.group)
+    if one.first_failed_at_ms is not None:
+        title = _("%s: failed first") % one.group
+        yield Step(title, _error(one), one.first_failed_at_ms, "warn", href)
+    if one.state == "unread":
+        ahead = one.ahead or 0
+        text = ngettext("%s message comes before it.", "%s messages come before it.", ahead) % count(ahead)
+        yield Step(_("%s: not read yet") % one.group, text, None, "warn", href)
+    elif one.state == "read":
+        yield Step(_("%s: handled") % one.group, _handled(one), one.by_ms, "ok", href)
+    elif one.state == "waiting":
+        text = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(one.attempt)
+        yield Step(_("%s: waiting for a retry") % one.group, text, one.at_ms, "warn", href)
+    else:
+        text = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(one.attempt)
+        page = to("dead", one.group, one.dead_id)
+        yield Step(_("%s: dead letter") % one.group, text, one.at_ms, "bad", page)
+
+
+def _error(one: DeliveryStatus) -> Text:
+    return _("The last error: %s") % one.error if one.error else ""
+
+
+def _handled(one: DeliveryStatus) -> Text:
+    """Describe how sure it is that a message was handled, and when."""
+    said: list[Text] = []
+    if one.after_ms is not None and one.by_ms is not None:
+        times = {"after": at(one.after_ms), "by": at(one.by_ms)}
+        said.append(_("Committed between %(after)s and %(by)s UTC.") % times)
+    elif one.by_ms is None:
+        said.append(_("The time is not recorded."))
+    if one.partly:
+        said.append(_("It may be waiting for a retry: not all failures were looked through, or you may not."))
+    return " ".join(map(str, said))

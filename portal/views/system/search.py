@@ -1,0 +1,185 @@
+"""The search over everything: pages, topics, groups, messages and actions, for the palette and as a page.
+
+Words that begin an action's name choose actions, such as "pause bil"; the others are parts of names. A
+message is found by its id, or by `key:` with the name of its topic. Names come from the snapshot in memory,
+so a key stroke costs no query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from metadata.cache import snapshot
+from metadata.listing.topic_lists import check_look
+from portal.auth.access import actor, may
+from portal.kit import pages
+from portal.kit.pages import SECTIONS, to
+from portal.kit.tables import Text
+
+MOST = 8  # of each kind
+MOST_QUERY = 200  # characters
+MESSAGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+FOR_ADMINISTRATORS = ("nodes", "keys", "users", "pipeline", "reports", "checks", "settings")
+Kind = str  # topic or group
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A result: `kind` says in words of which sort it is."""
+
+    kind: Text
+    label: Text
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """An action on a topic or group: the English word for it, its label, its page, and the right it needs."""
+
+    word: str
+    label: Text
+    page: str
+    right: str = "manage"
+
+
+DEEDS: Mapping[Kind, Sequence[Deed]] = {
+    "topic": (
+        Deed("messages", lazy("Messages"), "messages", ""),
+        Deed("send", lazy("Send"), "send", "produce"),
+        Deed("expand", lazy("Expand"), "topic-expand"),
+        Deed("shrink", lazy("Shrink"), "topic-shrink"),
+        Deed("settings", lazy("Settings"), "topic-settings"),
+        Deed("delayed", lazy("Delayed"), "delayed", ""),
+        Deed("clean", lazy("Clean now"), "topic-clean"),
+        Deed("delete", lazy("Delete"), "topic-delete"),
+    ),
+    "group": (
+        Deed("pause", lazy("Pause"), "group-stop"),
+        Deed("resume", lazy("Resume"), "group-start"),
+        Deed("reset", lazy("Reset offsets"), "group-reset"),
+        Deed("redrive", lazy("Redrive"), "redrive"),
+        Deed("failures", lazy("Retries and dead letters"), "failures"),
+        Deed("settings", lazy("Settings"), "group-settings"),
+        Deed("subscribe", lazy("Subscribe"), "subscribe"),
+        Deed("rebalance", lazy("Rebalance"), "group-rebalance"),
+        Deed("delete", lazy("Delete"), "group-delete"),
+    ),
+}
+CREATED: Sequence[tuple[Text, str, str]] = (  # label, page, right
+    (lazy("Create a topic"), "topic-create", "manage"),
+    (lazy("Create a group"), "group-create", "manage"),
+    (lazy("Create a user"), "user-create", "admin"),
+    (lazy("Create a key"), "key-create", "admin"),
+    (lazy("Register a node"), "node-register", "admin"),
+    (lazy("Create a report"), "report-make", "admin"),
+)
+
+
+def search(request: HttpRequest) -> HttpResponse:
+    """The page; the palette shows its list of results."""
+    check_look(actor(request))
+    query = request.GET.get("q", "").replace("\0", "").strip()[:MOST_QUERY]
+    return pages.show(
+        request, "search", _("Search"), query=query, found=list(_found(request, query)) if query else []
+    )
+
+
+def _found(request: HttpRequest, query: str) -> Iterator[Found]:
+    yield from _message(query)
+    words = query.lower().split()
+    yield from _keyed(words, query)
+    parts = [one for one in words if ":" not in one]
+    verbs = {one for one in parts if any(_begins(one, deed) for kind in DEEDS.values() for deed in kind)}
+    plain = _named(parts)
+    yield from (Found(_kind(kind), name, to(kind, name)) for kind, name in plain)
+    if verbs:
+        chosen = _named([one for one in parts if one not in verbs])
+        yield from _deeds(request, chosen, verbs)
+    elif plain:
+        yield from _deeds(request, plain[:1], set())
+    yield from _pages(request, parts)
+
+
+def _message(query: str) -> Iterator[Found]:
+    """Yield the message of an id."""
+    matched = MESSAGE.fullmatch(query)
+    known = snapshot.current()
+    queue = known.queues.get(int(matched[1])) if matched else None
+    topic = known.topics.get(queue.topic_id) if queue else None
+    if topic is not None:
+        yield Found(_("Message"), f"{topic.name} {query}", to("message", topic.name, query))
+
+
+def _keyed(words: Sequence[str], query: str) -> Iterator[Found]:
+    """Yield searches for messages with a key, in the topics that are named beside it."""
+    key = next((one[4:] for one in query.split() if one.lower().startswith("key:")), "")
+    if not key:
+        return
+    for kind, topic in _named([one for one in words if ":" not in one]):
+        if kind == "topic":
+            label = _("%(topic)s, key %(key)s") % {"topic": topic, "key": key}
+            yield Found(_("Messages"), label, f"{to('messages')}?{urlencode({'topic': topic, 'key': key})}")
+
+
+def _kind(kind: Kind) -> Text:
+    return _("Topic") if kind == "topic" else _("Group")
+
+
+def _named(parts: Sequence[str]) -> list[tuple[Kind, str]]:
+    """Return the first topics and groups whose names hold all parts, those that begin with them first."""
+    known = snapshot.current()
+    topics = (one.name for one in known.topics.values() if one.kind == "normal" and one.state != "deleting")
+    groups = (one.name for one in known.groups.values())
+    return [
+        *(("topic", name) for name in _best(topics, parts)),
+        *(("group", name) for name in _best(groups, parts)),
+    ]
+
+
+def _best(names: Iterable[str], parts: Sequence[str]) -> list[str]:
+    if not parts:
+        return []
+    fitting = [name for name in names if all(part in name.lower() for part in parts)]
+    return sorted(fitting, key=lambda name: (not name.lower().startswith(parts[0]), len(name), name))[:MOST]
+
+
+def _begins(part: str, deed: Deed) -> bool:
+    return deed.word.startswith(part) or str(deed.label).lower().startswith(part)
+
+
+def _deeds(request: HttpRequest, named: Sequence[tuple[Kind, str]], verbs: set[str]) -> Iterator[Found]:
+    """Yield the actions that the words choose, all without any, that the person may do on what is named."""
+    for kind, name in named:
+        for deed in DEEDS[kind]:
+            if verbs and not any(_begins(one, deed) for one in verbs):
+                continue
+            if deed.right and not may(request, deed.right, name, what=kind):
+                continue
+            href = (
+                f"{to('messages')}?{urlencode({'topic': name})}"
+                if deed.page == "messages"
+                else to(deed.page, name)
+            )
+            yield Found(_("Action"), f"{deed.label}: {name}", href)
+
+
+def _pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[Found]:
+    """Yield pages of the navigation and what makes something new, by words of their labels."""
+    admin = may(request, "admin")
+    for section, (label, page) in SECTIONS.items():
+        if _says(label, parts) and (admin or section not in FOR_ADMINISTRATORS):
+            yield Found(_("Page"), label, to(page))
+    for label, page, right in CREATED:
+        if _says(label, parts) and (admin or (right == "manage" and actor(request).rights.get("manage"))):
+            yield Found(_("Action"), label, to(page))
+
+
+def _says(label: Text, parts: Sequence[str]) -> bool:
+    return bool(parts) and all(one in str(label).lower() for one in parts)

@@ -1,0 +1,103 @@
+"""The causes of a group's lag: each planted alone is named alone, and a healthy group has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from metadata.rules.groups.lagging import Facts, Reader, ReadQueue, causes
+from metadata.rules.groups.progress import State
+
+TWO = (Reader("m1"), Reader("m2"))
+
+
+def queues(*lags: int | None, topic: str = "orders") -> list[ReadQueue]:
+    """Queues 1, 2, … that m1 and m2 own in turn."""
+    return [ReadQueue(topic, n, lag, f"m{1 + n % 2}") for n, lag in enumerate(lags, start=1)]
+
+
+SLOW = Facts(
+    "falls_behind",
+    queues(500, 480, 510),
+    TWO,
+    handled_per_s=20.0,
+    pulled_per_s=20.0,
+    sent_per_s=45.0,
+    threads=4,
+)
+STALLED = replace(SLOW, trend="stalled", handled_per_s=0.0)
+HOT = replace(SLOW, queues=queues(3, 900, 5))
+PLANTED: dict[str, Facts] = {
+    "away": replace(SLOW, trend="unknown", queues=queues(None, 0)),
+    "corrupt": replace(SLOW, queues=[replace(queues(900)[0], corrupt=True), *queues(0, 3)]),
+    "paused": replace(SLOW, trend="paused", stopped=True),
+    "topics_paused": replace(SLOW, trend="keeps_up", paused=["orders"]),
+    "queues_paused": replace(SLOW, trend="keeps_up", queues=[replace(queues(900)[0], stopped=True)]),
+    "no_members": replace(SLOW, trend="no_members", members=()),
+    "standing_by": replace(SLOW, members=[Reader("m1", active=False)]),
+    "no_owner": replace(SLOW, queues=[ReadQueue("orders", 1, 40), *queues(0, 2)]),
+    "silent_member": replace(SLOW, members=[Reader("m1"), Reader("m2", silent_ms=9_000)]),
+    "unfinished_leases": replace(
+        SLOW, mode="share", queues=[ReadQueue("orders", 1, 4_000, is_full=True)], trend="stalled"
+    ),
+    "no_pulls": replace(STALLED, pulled_per_s=0.0),
+    "blocked_in_order": replace(STALLED, ordered=True),
+    "nothing_finished": STALLED,
+    "hot_key": replace(HOT, keys=["acme"] * 45 + ["other", None]),
+    "hot_queue": replace(HOT, keys=[f"key-{n}" for n in range(50)]),
+    "failing": replace(SLOW, dead_last_hour=10_000),
+    "rebalancing": replace(SLOW, rebalances=5),
+    "reset": replace(SLOW, trend="too_little_data", reset_by="ada"),
+    "slow_handler": SLOW,
+    "more_was_sent": replace(SLOW, trend="catches_up", sent_per_s=5.0),
+}
+
+
+@pytest.mark.parametrize(("kind", "facts"), PLANTED.items(), ids=PLANTED)
+def test_a_planted_cause_is_the_only_one_that_is_named(kind: str, facts: Facts) -> None:
+    assert [one.kind for one in causes(facts)] == [kind]
+
+
+@pytest.mark.parametrize("trend", ["keeps_up", "nothing_sent"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"dead_last_hour": 5_000},
+        {"rebalances": 20},
+        {"reset_by": "ada"},
+        {"members": (Reader("m1"), Reader("m2"), Reader("m3", active=False))},
+        {"queues": [*queues(30, 0, 1), replace(queues(0)[0], stopped=True)]},
+        {"queues": [], "members": ()},
+    ],
+)
+def test_nothing_is_wrong_with_a_healthy_group(trend: State, odd: dict[str, object]) -> None:
+    healthy = Facts(trend, queues(3, 0, 2), TWO, handled_per_s=40.0, pulled_per_s=41.0, sent_per_s=40.0)
+    assert causes(replace(healthy, **odd)) == []  # type: ignore[arg-type]
+
+
+def test_several_causes_are_named_together_the_surest_first() -> None:
+    broken = replace(PLANTED["silent_member"], queues=[*SLOW.queues, ReadQueue("orders", 9, None)])
+    assert [one.kind for one in causes(broken)] == ["away", "silent_member"]
+    shaky = replace(PLANTED["hot_queue"], rebalances=7, dead_last_hour=10_000)
+    assert [one.kind for one in causes(shaky)] == ["hot_queue", "failing", "rebalancing"]
+
+
+def test_a_slow_handler_is_told_how_long_a_message_takes_and_if_members_help() -> None:
+    (few,) = causes(SLOW)
+    assert few.words["message_ms"] == 400.0 and few.words["has_room"] == "yes"
+    (full,) = causes(replace(SLOW, queues=queues(500, 480), threads=None))
+    assert full.words["message_ms"] is None and full.words["has_room"] == ""
+
+
+def test_retries_are_not_taken_for_a_hot_queue() -> None:
+    retry = ReadQueue("orders", 7, 900, "m1", is_retry=True)
+    (one,) = causes(replace(SLOW, queues=[*queues(3, 4), retry]))
+    assert one.kind == "failing" and one.words["retries"] == 900
+
+
+def test_who_is_silent_but_holds_nothing_unread_is_no_cause() -> None:
+    facts = replace(SLOW, queues=[replace(one, owner="m1") for one in SLOW.queues])
+    found = causes(replace(facts, members=[Reader("m1"), Reader("m2", silent_ms=14_000)]))
+    assert [one.kind for one in found] == ["slow_handler"]
