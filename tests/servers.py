@@ -55,8 +55,8 @@ SUITES = {  # in the order in which they begin
     "contract": Suite("HTTP contract", ("tests/contract",), 180),
 }
 IN_CI = ("store", "promotion", "durability", "spark")
-# Where servers differ: statements, tables, errors, locks, isolation, durability. The suites of `IN_CI` have these
-# tests, and all others.
+# Where servers differ: statements, tables, errors, locks, isolation, durability. The suites of `IN_CI` have
+# these tests, too.
 CORE = Suite(
     "Core",
     (
