@@ -18,7 +18,7 @@ from messagestore.consume import positions
 from messagestore.consume.positions import Claim
 from metadata.cache import snapshot
 from metadata.membership import consumers, java_members
-from metadata.membership.consumers import OwnedQueue
+from metadata.membership.consumers import HeartbeatAnswer, OwnedQueue
 from metadata.membership.java_members import JavaMember, Told
 
 NORMAL, FAILED = 1, 2  # kinds of topics
@@ -43,9 +43,10 @@ def look(member: JavaMember, asked: int) -> Seen:
     Raises Gone, MetadataUnavailable.
     """
     knows = asked == member.version
-    generation = member.told.generation if knows else 0
-    answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
-    settings = [_settings(member, one) for one in answer.assigned]
+    answer, settings = _heard(member, member.told.generation if knows else 0)
+    if knows and answer.revoked and _content(settings) == member.told.content:
+        # It has stopped them: they go to another one than they were to go to when it was told.
+        answer, settings = _heard(member, answer.generation)
     is_same = _content(settings) == member.told.content
     if knows and is_same:
         return Seen(member, answer.generation)
@@ -58,6 +59,12 @@ def look(member: JavaMember, asked: int) -> Seen:
     elif knows:
         return Seen(member, answer.generation)
     return Seen(member, answer.generation, _group(member, queues))
+
+
+def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[Settings]]:
+    """Record a heartbeat of a client that has applied a generation; the answer, and the queues to own."""
+    answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
+    return answer, [_settings(member, one) for one in answer.assigned]
 
 
 def started(before: JavaMember, after: JavaMember) -> bool:

@@ -72,8 +72,8 @@ def is_young(java_id: int) -> bool:
 def link(*, consumer: ConsumerId, java_id: int) -> None:
     """Note that a membership is that of a client; one that it has already stays as it is.
 
-    Its versions begin at the time of the client's number: a client that registers anew may have versions of its
-    former number in hand, and must find the new ones above them.
+    Its versions begin at the time of the client's number. A client that registers anew may have versions of
+    its former number in hand, and must find the new ones above them.
     """
     base = java_id >> RANDOM_BITS
     told = asdict(Told(rb_version=base, meta_version=base))
