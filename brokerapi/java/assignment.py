@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from msgspec import json
@@ -25,6 +26,7 @@ NORMAL, FAILED = 1, 2  # kinds of topics
 THREADS = 10
 PULL_MESSAGES, MOST_PULL_MESSAGES = 50, 300
 MAX_PULL_S = 1  # longest pause between two empty pulls: each of them waits here, too
+OUTDATED = -1  # a generation that has passed: look again
 Settings = dict[str, Any]
 
 
@@ -53,9 +55,9 @@ def look(member: JavaMember, asked: int) -> Seen:
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
     told = _told(member, answer.generation, queues)
     if told.content != member.told.content:
-        if not java_members.tell(member=member, told=told):  # a broker was quicker; the next poll finds that
-            return Seen(member, answer.generation)
-        member = _renewed(member, told)
+        if not java_members.tell(member=member, told=told):
+            return Seen(member, OUTDATED)  # another broker was quicker
+        member = replace(member, version=member.version + 1, told=told)
     elif knows:
         return Seen(member, answer.generation)
     return Seen(member, answer.generation, _group(member, queues))
@@ -70,17 +72,6 @@ def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[S
 def started(before: JavaMember, after: JavaMember) -> bool:
     """Return True if the client was told to stop and start."""
     return after.told.rb_version > before.told.rb_version
-
-
-def _renewed(member: JavaMember, told: Told) -> JavaMember:
-    return JavaMember(
-        consumer=member.consumer,
-        group=member.group,
-        version=member.version + 1,
-        told=told,
-        session_timeout_ms=member.session_timeout_ms,
-        broadcasts=member.broadcasts,
-    )
 
 
 def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> Told:
