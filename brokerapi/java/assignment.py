@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from msgspec import json
@@ -18,13 +19,14 @@ from messagestore.consume import positions
 from messagestore.consume.positions import Claim
 from metadata.cache import snapshot
 from metadata.membership import consumers, java_members
-from metadata.membership.consumers import OwnedQueue
+from metadata.membership.consumers import HeartbeatAnswer, OwnedQueue
 from metadata.membership.java_members import JavaMember, Told
 
 NORMAL, FAILED = 1, 2  # kinds of topics
 THREADS = 10
 PULL_MESSAGES, MOST_PULL_MESSAGES = 50, 300
 MAX_PULL_S = 1  # longest pause between two empty pulls: each of them waits here, too
+OUTDATED = -1  # a generation that has passed: look again
 Settings = dict[str, Any]
 
 
@@ -43,37 +45,33 @@ def look(member: JavaMember, asked: int) -> Seen:
     Raises Gone, MetadataUnavailable.
     """
     knows = asked == member.version
-    generation = member.told.generation if knows else 0
-    answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
-    settings = [_settings(member, one) for one in answer.assigned]
+    answer, settings = _heard(member, member.told.generation if knows else 0)
+    if knows and answer.revoked and _content(settings) == member.told.content:
+        # It has stopped them: they go to another one than they were to go to when it was told.
+        answer, settings = _heard(member, answer.generation)
     is_same = _content(settings) == member.told.content
     if knows and is_same:
         return Seen(member, answer.generation)
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
     told = _told(member, answer.generation, queues)
     if told.content != member.told.content:
-        if not java_members.tell(member=member, told=told):  # a broker was quicker; the next poll finds that
-            return Seen(member, answer.generation)
-        member = _renewed(member, told)
+        if not java_members.tell(member=member, told=told):
+            return Seen(member, OUTDATED)  # another broker was quicker
+        member = replace(member, version=member.version + 1, told=told)
     elif knows:
         return Seen(member, answer.generation)
     return Seen(member, answer.generation, _group(member, queues))
 
 
+def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[Settings]]:
+    """Record a heartbeat of a client that has applied a generation; the answer, and the queues to own."""
+    answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
+    return answer, [_settings(member, one) for one in answer.assigned]
+
+
 def started(before: JavaMember, after: JavaMember) -> bool:
     """Return True if the client was told to stop and start."""
     return after.told.rb_version > before.told.rb_version
-
-
-def _renewed(member: JavaMember, told: Told) -> JavaMember:
-    return JavaMember(
-        consumer=member.consumer,
-        group=member.group,
-        version=member.version + 1,
-        told=told,
-        session_timeout_ms=member.session_timeout_ms,
-        broadcasts=member.broadcasts,
-    )
 
 
 def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> Told:

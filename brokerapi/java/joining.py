@@ -8,7 +8,7 @@ from typing import Any
 
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
-from brokerapi.java import handles
+from brokerapi.java import handles, polling
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
 from messagestore.topology import membership
 from metadata.actors import Actor
@@ -147,6 +147,8 @@ class Heartbeat(JavaEndpoint):
 
 
 def _is_gone(java_id: int) -> bool:
+    if polling.has_just_polled(java_id):
+        return False
     try:
         members, has_joined = java_members.beating(java_id)
         if not has_joined:
@@ -176,4 +178,5 @@ class DeRegister(JavaEndpoint):
             except NotFound:  # its group was deleted
                 continue
             handles.forget(member.consumer.member_id)
+        java_members.forget(asked.id or 0)
         return {}

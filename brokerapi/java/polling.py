@@ -34,6 +34,10 @@ START_ANSWERS = 4
 ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
 MOST_STARTING = 10_000
 
+RECENT_S = 8.0  # a heartbeat tells nothing new of a client that polled so recently
+MOST_RECENT = 20_000
+
+_recent: dict[int, float] = {}  # client → time.monotonic() of its last poll
 _starting: dict[tuple[int, str], int] = {}  # (client, group) → answers until it starts
 
 
@@ -49,16 +53,21 @@ class Poll(JavaEndpoint):
         draining.check()
         java_id = asked.consumerId or 0
         versions = {group: version or 0 for group, version in (asked.consumerGroupVersion or {}).items()}
-        members = [one for one in java_members.of_client(java_id) if one.group in versions]
+        members = _members(java_id, versions)
         if len(members) < len(versions) or not versions:
-            return _deleted(call)
+            return _deleted()
         java_members.note_poll(java_id)
+        _note_poll(java_id)
         for member in members:
             handles.note(member.consumer)
         try:
-            return _answer(_news(call, java_id, members, versions))
+            news = _news(call, java_id, members, versions)
+            _note_poll(java_id)
+            return _answer(news)
         except Gone:
-            return _deleted(call)
+            java_members.forget(java_id)
+            _recent.pop(java_id, None)
+            return _deleted()
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Hold the refusal back: what fails at once is asked again at once."""
@@ -82,10 +91,25 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
     }
 
 
-def _deleted(call: Call) -> dict[str, Any]:
+def _deleted() -> dict[str, Any]:
     """Nobody of that number: the client hears so from its heartbeat, too, and registers anew."""
     _sleep(ERROR_HOLD_S)
     return _answer({}, deleted=True)
+
+
+def has_just_polled(java_id: int) -> bool:
+    """Return True if a poll of a client came or ended here a moment ago: it was recorded as a heartbeat."""
+    return time.monotonic() - _recent.get(java_id, float("-inf")) < RECENT_S
+
+
+def _note_poll(java_id: int) -> None:
+    if len(_recent) >= MOST_RECENT:
+        _recent.clear()
+    _recent[java_id] = time.monotonic()
+
+
+def _members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
+    return [one for one in java_members.of_client(java_id, versions=versions) if one.group in versions]
 
 
 def _sleep(seconds: float) -> None:
@@ -104,8 +128,7 @@ def _news(call: Call, java_id: int, members: list[JavaMember], versions: Mapping
         if not news and not draining.hurries():
             _wait(seen, until if has_place else min(until, time.monotonic() + 1.0))
             if _has_changed(seen) and not call.has_hung_up():
-                fresh = [one for one in java_members.of_client(java_id) if one.group in versions]
-                news, _ = _look(java_id, fresh, versions)
+                news, _ = _look(java_id, _members(java_id, versions), versions)
     finally:
         if has_place:
             longpoll.give_back_place_of(place)

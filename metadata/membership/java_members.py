@@ -9,12 +9,11 @@ what its client was told, as `Told`; who owns what is kept where it is for all m
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
-
-from django.db.models import Q
 
 from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
@@ -25,6 +24,8 @@ RANDOM_BITS = 20  # of a number; the time in ms since 1970 stands above them
 YOUNG_S = 60.0  # how long a client may take to join its first group
 SILENT_S = 60.0  # heartbeats of a client that asked for no assignment for so long do not count
 NOTE_S = 15.0  # the time of its last question is not written more often
+KNOWN_S = 15.0  # for which memberships that were read are believed
+MOST_KNOWN = 20_000  # clients; more than one process can serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,28 @@ class Told:
 class JavaMember:
     """A membership of a Java client; `version` is that of what it was `told`."""
 
+    java_id: int
     consumer: ConsumerId
     group: str
     version: int
     told: Told = field(default_factory=Told)
     session_timeout_ms: int = 15_000
     broadcasts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    at: float  # time.monotonic()
+    members: tuple[JavaMember, ...]
+
+    def is_valid(self, versions: Mapping[str, int] | None) -> bool:
+        """Return True for a client that has these versions, if they are not too old."""
+        same = versions == {one.group: one.version for one in self.members}
+        return same and time.monotonic() - self.at < KNOWN_S
+
+
+_known: dict[int, _Known] = {}  # by client, as this process read them
+_polled: dict[int, float] = {}  # client → time.monotonic() of the last note of its poll
 
 
 def new_number() -> int:
@@ -72,9 +89,10 @@ def is_young(java_id: int) -> bool:
 def link(*, consumer: ConsumerId, java_id: int) -> None:
     """Note that a membership is that of a client; one that it has already stays as it is.
 
-    Its versions begin at the time of the client's number: a client that registers anew may have versions of its
-    former number in hand, and must find the new ones above them.
+    Its versions begin at the time of the client's number. A client that registers anew may have versions of
+    its former number in hand, and must find the new ones above them.
     """
+    forget(java_id)
     base = java_id >> RANDOM_BITS
     told = asdict(Told(rb_version=base, meta_version=base))
     with reachable():
@@ -84,11 +102,27 @@ def link(*, consumer: ConsumerId, java_id: int) -> None:
         )
 
 
-def of_client(java_id: int) -> list[JavaMember]:
-    """Return the memberships of a client, by group."""
+def of_client(java_id: int, *, versions: Mapping[str, int] | None = None) -> list[JavaMember]:
+    """Return the memberships of a client, by group.
+
+    Who says that it has the `versions` that this process knows is not looked up: a heartbeat tells whether a
+    membership has ended, and a guarded update whether another broker told something newer.
+    """
+    known = _known.get(java_id)
+    if known and known.is_valid(versions):
+        return list(known.members)
     with reachable():
         rows = _rows().filter(java_id=java_id).select_related("group").order_by("group__name")
-        return [_member(row) for row in rows]
+        found = [_member(row) for row in rows]
+    if len(_known) >= MOST_KNOWN:
+        _known.clear()
+    _known[java_id] = _Known(time.monotonic(), tuple(found))
+    return found
+
+
+def forget(java_id: int) -> None:
+    """Look a client up again next time."""
+    _known.pop(java_id, None)
 
 
 def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
@@ -111,15 +145,20 @@ def consumer_of(member_id: int) -> ConsumerId | None:
 
 
 def note_poll(java_id: int) -> None:
-    """Write down that a client asked now, unless that was done a moment ago."""
+    """Write down that a client asked now, unless this process did so a moment ago."""
+    now = time.monotonic()
+    if now - _polled.get(java_id, float("-inf")) < NOTE_S:
+        return
+    if len(_polled) >= MOST_KNOWN:
+        _polled.clear()
     with reachable():
-        recently = before(database_now(), seconds=NOTE_S)
-        rows = _rows().filter(Q(java_polled_at__isnull=True) | Q(java_polled_at__lt=recently))
-        rows.filter(java_id=java_id).update(java_polled_at=UtcNow())
+        _rows().filter(java_id=java_id).update(java_polled_at=UtcNow())
+    _polled[java_id] = now
 
 
 def tell(*, member: JavaMember, told: Told) -> bool:
     """Note what a client is told next, under the next version; False if another broker was quicker."""
+    forget(member.java_id)
     with reachable():
         mine = _rows().filter(
             pk=member.consumer.member_id, consumer_id=member.consumer.text, java_version=member.version
@@ -134,6 +173,7 @@ def _rows() -> Any:
 def _member(row: ConsumerGroupConsumer) -> JavaMember:
     told: Mapping[str, Any] = row.java_told or {}
     return JavaMember(
+        java_id=row.java_id or 0,
         consumer=check(row.consumer_id),
         group=row.group.name,
         version=row.java_version,

@@ -232,6 +232,26 @@ def test_heartbeats_without_polls_keep_nobody_alive(
     assert broker.ok("GET", "/groups/readers")["members"] == []
 
 
+def test_queues_that_go_to_another_than_was_told_are_given_up_too(broker: Broker, topic: str) -> None:
+    """The second rebalance leaves the first client what it was told, and sends a queue to the third."""
+    broker.ok("POST", "/topics", {"name": "wide", "queues": 4})
+    broker.ok("POST", "/groups", {"name": "readers"})
+    broker.ok("POST", "/groups/readers/subscriptions", {"topic": "wide", "start": "earliest"})
+    first = join(broker, "127.0.0.1|1|7|8081")
+    before = poll(broker, first)["consumerGroups"]["readers"]
+    assert len(before["queues"]) == 4
+    join(broker, "127.0.0.1|2|7|8082")
+    kept = until(lambda: poll(broker, first, before["meta"]["version"])["consumerGroups"])["readers"]
+    assert len(kept["queues"]) == 2
+    join(broker, "127.0.0.1|3|7|8083")
+    poll(broker, first, kept["meta"]["version"])
+
+    def owners() -> list[str]:
+        return [one["owner"] for one in broker.ok("GET", "/groups/readers/offsets")["queues"]]
+
+    until(lambda: len(set(owners())) == 3)
+
+
 def test_a_former_owner_gets_no_messages_and_commits_nothing(broker: Broker, group: str) -> None:
     send(broker, "a", "b")
     java_id = join(broker)

@@ -310,6 +310,7 @@ def state() -> dict[str, Any]:
 
 
 OTHER_PATHS = {"static/(?P<path>.+)$": "static/portal/portal.css", "api(/.*)?$": "api/nothing",
+               "api/+(?:client|server)/.*$": "api/client/nothing",
                "admin/(?P<url>.*)$": "admin/nothing"}  # fmt: skip
 UNSUBSCRIBED = ("DELETE api/v1/groups/<str:group>/subscriptions/<str:topic>",)  # else the first would end it
 T, G, C, N = (
