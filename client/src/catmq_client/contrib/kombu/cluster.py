@@ -196,6 +196,7 @@ class Cluster:
 
     def _open_log(self, exchange: str) -> ExchangeLog:
         topic = self.names.log(exchange)
+        self._queue_ids.pop(topic, None)  # it may be another one by now
         queue = self._queue_id(topic, LOG_DAYS)
         entry = {"op": "log", "exchange": exchange}
         self._record(entry, lambda table, one: one["exchange"] not in table.logged)
