@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import kombu
 import pytest
+from kombu.asynchronous.hub import Hub
 from kombu.exceptions import ChannelError
 from kombu.transport.virtual.base import NotEquivalentError
 
@@ -226,7 +228,8 @@ def test_a_broadcast_reaches_every_process_and_replies_find_their_asker(connect:
 
 def test_a_task_with_an_eta_is_delayed_by_the_broker(broker: Broker, connect: Connect) -> None:
     one = connect()
-    due = datetime.now(UTC) + timedelta(seconds=3)
+    MAILS(one.default_channel).declare()
+    due = datetime.now(UTC) + timedelta(seconds=6)
     send(one, "later", headers={"task": "t", "id": "1", "eta": due.isoformat()})
     waits = admin(broker).delayed("shop.mails")["messages"]
     assert len(waits) == 1
@@ -265,6 +268,34 @@ def test_native_eta_may_be_switched_off(broker: Broker, connect: Connect) -> Non
     due = datetime.now(UTC) + timedelta(hours=1)
     send(one, "x", headers={"task": "t", "id": "1", "eta": due.isoformat()})
     assert len(received(one, 1)) == 1
+
+
+def test_an_event_loop_is_woken_by_messages_and_broadcasts(connect: Connect) -> None:
+    one, other = connect(), connect(topic_queues=2)
+    hub, got, heard = Hub(), [], []
+    news = kombu.Queue("news", kombu.Exchange("news", type="fanout"), auto_delete=True)
+    full = kombu.Consumer(one.channel(), [MAILS], on_message=got.append, prefetch_count=1)
+    free = kombu.Consumer(one.channel(), [news], on_message=heard.append, no_ack=True)
+    with full, free:
+        one.register_with_event_loop(hub)
+
+        def runs_until(true: Callable[[], bool]) -> None:
+            until(lambda: hub.run_once() or true(), limit_s=20.0)
+
+        send(other, 1, 2)
+        runs_until(lambda: len(got) == 1)
+        kombu.Producer(other.default_channel).publish("hear", exchange="news")
+        runs_until(lambda: len(heard) == 1)
+        assert len(got) == 1, "no more than the prefetch count"
+        got[0].ack()
+        runs_until(lambda: len(got) == 2)
+        got[1].ack()
+        pipe = one.transport._pipe
+    one.close()
+    hub.close()
+    for end in pipe:
+        with pytest.raises(OSError):
+            os.fstat(end)
 
 
 def test_expired_messages_are_not_delivered(connect: Connect) -> None:
