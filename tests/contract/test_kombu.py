@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -23,6 +24,7 @@ from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
 from catmq_client.errors import Closed, ConnectFailed, NotFound, OptionError, Unauthenticated
 from tests.support.broker import Broker
+from tests.support.tls_front import tls_front
 from tests.support.waiting import until
 
 assert catmq_client.contrib.kombu.Transport.driver_type == "catmq"
@@ -388,6 +390,20 @@ def test_the_second_broker_is_used_when_the_first_is_away(broker: Broker, connec
     one.ensure_connection(max_retries=3, interval_start=0)
     send(one, "a")
     assert bodies(received(one, 1)) == ["a"]
+
+
+def test_tls_is_spoken_and_certificates_are_checked(broker: Broker, connect: Connect, tmp_path: Path) -> None:
+    with tls_front(tmp_path) as (port, ca):
+        url = f"catmqs://:{broker.api_key}@127.0.0.1:{port}/shop"
+        with pytest.raises(ConnectFailed, match="certificate"):
+            connect(url).connect()
+        one = connect(url, verify=str(ca))
+        send(one, "secret")
+        assert bodies(received(one, 1)) == ["secret"]
+        by_option = kombu.Connection(url.replace("catmqs", "catmq"), ssl={"ca_certs": str(ca)})
+        by_option.connect()
+        by_option.close()
+        one.close()
 
 
 def test_errors_say_what_is_wrong(broker: Broker, connect: Connect) -> None:
