@@ -61,7 +61,8 @@ def kombu(place: Path, server: Server, more: list[str]) -> int:
     root = sdists.unpacked(KOMBU, place)
     shutil.copy(ROOT / "tests/foreign/kombu_suite.py", root / "t/integration/test_catmq.py")
     environ = {"CATMQ_BROKER": url_of(server)}
-    return pytest(root, environ, "t/integration/test_catmq.py", *more)
+    again = ("-p", "pytest_rerunfailures", "--reruns", "2", "--reruns-delay", "2")  # as kombu does for Redis
+    return pytest(root, environ, "t/integration/test_catmq.py", *again, *more)
 
 
 def celery(place: Path, server: Server, more: list[str]) -> int:
