@@ -217,7 +217,9 @@ class Cluster:
         """
         table = self.registry.table()
         targets = table.targets(exchange, key)
-        if not targets and exchange not in table.logged:
+        # Nobody may listen to the events of an exchange by topic: not for each of them the table is read anew.
+        is_known = exchange in table.logged or table.exchanges.get(exchange) == "topic"
+        if not targets and not is_known:
             table = self.registry.table(max_age_s=0.0)
             targets = table.targets(exchange, key)
         if not targets and exchange not in table.logged:
@@ -243,7 +245,7 @@ class Cluster:
             raise NotFound(
                 f"There is no queue {key}: declare it before sending to it.", code="queue_not_found"
             )
-        log.info("exchange %r has no queue for routing key %r: the message is dropped", exchange, key)
+        log.debug("exchange %r has no queue for routing key %r: the message is dropped", exchange, key)
 
     # Queues.
 
