@@ -217,7 +217,7 @@ class Cluster:
         """
         table = self.registry.table()
         targets = table.targets(exchange, key)
-        # Nobody may listen to the events of an exchange by topic: not for each of them the table is read anew.
+        # Perhaps nobody listens to events: the table is not read anew for each of them.
         is_known = exchange in table.logged or table.exchanges.get(exchange) == "topic"
         if not targets and not is_known:
             table = self.registry.table(max_age_s=0.0)
