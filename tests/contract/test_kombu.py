@@ -155,6 +155,14 @@ def test_no_more_is_leased_than_the_prefetch_count(broker: Broker, connect: Conn
         assert len(held) == 3
 
 
+def test_what_comes_for_a_consumer_that_was_cancelled_goes_to_others_at_once(connect: Connect) -> None:
+    one, other = connect(lease_s=60), connect(lease_s=60)
+    with kombu.Consumer(one, [MAILS], on_message=print):
+        drained(one, seconds=1.0)  # its pull waits at the broker still
+    send(other, "a")
+    assert bodies(received(other, 1)) == ["a"]
+
+
 def test_rejected_messages_are_dropped_requeued_or_dead(
     failure_node: str, broker: Broker, connect: Connect
 ) -> None:
