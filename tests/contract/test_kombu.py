@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
 import kombu
 import pytest
+from kombu.asynchronous.hub import Hub
 from kombu.exceptions import ChannelError
 from kombu.transport.virtual.base import NotEquivalentError
 
@@ -21,6 +24,7 @@ from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
 from catmq_client.errors import Closed, ConnectFailed, NotFound, OptionError, Unauthenticated
 from tests.support.broker import Broker
+from tests.support.tls_front import tls_front
 from tests.support.waiting import until
 
 assert catmq_client.contrib.kombu.Transport.driver_type == "catmq"
@@ -151,6 +155,14 @@ def test_no_more_is_leased_than_the_prefetch_count(broker: Broker, connect: Conn
         assert len(held) == 3
 
 
+def test_what_comes_for_a_consumer_that_was_cancelled_goes_to_others_at_once(connect: Connect) -> None:
+    one, other = connect(lease_s=60), connect(lease_s=60)
+    with kombu.Consumer(one, [MAILS], on_message=print):
+        drained(one, seconds=1.0)  # its pull waits at the broker still
+    send(other, "a")
+    assert bodies(received(other, 1)) == ["a"]
+
+
 def test_rejected_messages_are_dropped_requeued_or_dead(
     failure_node: str, broker: Broker, connect: Connect
 ) -> None:
@@ -226,7 +238,8 @@ def test_a_broadcast_reaches_every_process_and_replies_find_their_asker(connect:
 
 def test_a_task_with_an_eta_is_delayed_by_the_broker(broker: Broker, connect: Connect) -> None:
     one = connect()
-    due = datetime.now(UTC) + timedelta(seconds=3)
+    MAILS(one.default_channel).declare()
+    due = datetime.now(UTC) + timedelta(seconds=6)
     send(one, "later", headers={"task": "t", "id": "1", "eta": due.isoformat()})
     waits = admin(broker).delayed("shop.mails")["messages"]
     assert len(waits) == 1
@@ -265,6 +278,34 @@ def test_native_eta_may_be_switched_off(broker: Broker, connect: Connect) -> Non
     due = datetime.now(UTC) + timedelta(hours=1)
     send(one, "x", headers={"task": "t", "id": "1", "eta": due.isoformat()})
     assert len(received(one, 1)) == 1
+
+
+def test_an_event_loop_is_woken_by_messages_and_broadcasts(connect: Connect) -> None:
+    one, other = connect(), connect(topic_queues=2)
+    hub, got, heard = Hub(), [], []
+    news = kombu.Queue("news", kombu.Exchange("news", type="fanout"), auto_delete=True)
+    full = kombu.Consumer(one.channel(), [MAILS], on_message=got.append, prefetch_count=1)
+    free = kombu.Consumer(one.channel(), [news], on_message=heard.append, no_ack=True)
+    with full, free:
+        one.register_with_event_loop(hub)
+
+        def runs_until(true: Callable[[], bool]) -> None:
+            until(lambda: hub.run_once() or true(), limit_s=20.0)
+
+        send(other, 1, 2)
+        runs_until(lambda: len(got) == 1)
+        kombu.Producer(other.default_channel).publish("hear", exchange="news")
+        runs_until(lambda: len(heard) == 1)
+        assert len(got) == 1, "no more than the prefetch count"
+        got[0].ack()
+        runs_until(lambda: len(got) == 2)
+        got[1].ack()
+        pipe = one.transport._pipe
+    one.close()
+    hub.close()
+    for end in pipe:
+        with pytest.raises(OSError):
+            os.fstat(end)
 
 
 def test_expired_messages_are_not_delivered(connect: Connect) -> None:
@@ -357,6 +398,20 @@ def test_the_second_broker_is_used_when_the_first_is_away(broker: Broker, connec
     one.ensure_connection(max_retries=3, interval_start=0)
     send(one, "a")
     assert bodies(received(one, 1)) == ["a"]
+
+
+def test_tls_is_spoken_and_certificates_are_checked(broker: Broker, connect: Connect, tmp_path: Path) -> None:
+    with tls_front(tmp_path) as (port, ca):
+        url = f"catmqs://:{broker.api_key}@127.0.0.1:{port}/shop"
+        with pytest.raises(ConnectFailed, match="certificate"):
+            connect(url).connect()
+        one = connect(url, verify=str(ca))
+        send(one, "secret")
+        assert bodies(received(one, 1)) == ["secret"]
+        by_option = kombu.Connection(url.replace("catmqs", "catmq"), ssl={"ca_certs": str(ca)})
+        by_option.connect()
+        by_option.close()
+        one.close()
 
 
 def test_errors_say_what_is_wrong(broker: Broker, connect: Connect) -> None:

@@ -39,7 +39,8 @@ ETA = "t/integration/test_inspect.py::test_Inspect::test_scheduled"
 LEFT_OUT = {
     ETA: "a task with an eta is with the brokers, not in a worker; it runs with native_eta=False, below",
 }
-WITHOUT_NATIVE_ETA = {"broker_transport_options": {"native_eta": False}}
+# Some tests want the order of tasks in their queue: its topic has one queue.
+IN_ORDER = {"topic_queues": 1}
 
 
 def main(words: list[str]) -> int:
@@ -61,7 +62,8 @@ def kombu(place: Path, server: Server, more: list[str]) -> int:
     root = sdists.unpacked(KOMBU, place)
     shutil.copy(ROOT / "tests/foreign/kombu_suite.py", root / "t/integration/test_catmq.py")
     environ = {"CATMQ_BROKER": url_of(server)}
-    return pytest(root, environ, "t/integration/test_catmq.py", *more)
+    again = ("-p", "pytest_rerunfailures", "--reruns", "2", "--reruns-delay", "2")  # as kombu does for Redis
+    return pytest(root, environ, "t/integration/test_catmq.py", *again, *more)
 
 
 def celery(place: Path, server: Server, more: list[str]) -> int:
@@ -69,6 +71,8 @@ def celery(place: Path, server: Server, more: list[str]) -> int:
     root = sdists.unpacked(CELERY, place)
     shutil.rmtree(root / "celery")  # the installed one has its version and metadata
     (place / "sitecustomize.py").write_text("import catmq_client.contrib.kombu\n")
+    options = root / "integration-tests-config.json"
+    options.write_text(json.dumps({"broker_transport_options": IN_ORDER}))
     left_out = [word for test in LEFT_OUT for word in ("--deselect", test)]
     with redis.running(place) as port:
         environ = {
@@ -80,7 +84,7 @@ def celery(place: Path, server: Server, more: list[str]) -> int:
         for number, suite in enumerate(SUITES):
             environ["TEST_BROKER"] = f"{url_of(server)}/celery{number}"
             codes.append(pytest(root, environ, f"t/integration/{suite}.py", *left_out, *PLUGINS, *more))
-        (root / "integration-tests-config.json").write_text(json.dumps(WITHOUT_NATIVE_ETA))
+        options.write_text(json.dumps({"broker_transport_options": {**IN_ORDER, "native_eta": False}}))
         environ["TEST_BROKER"] = f"{url_of(server)}/eta"
         codes.append(pytest(root, environ, ETA, *PLUGINS, *more))
     return max(code for code in codes if code != NOTHING_CHOSEN or not more)

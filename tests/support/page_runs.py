@@ -38,6 +38,7 @@ NOT_RUN = {
     "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py tries the settings",
     "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the requirements",
     "how-to/lose-a-node.md": "needs a lost server; tests/acceptance/scenarios/lost_nodes.py loses one",
+    "how-to/move-celery-from-redis.md": "parts of a project; tests/acceptance/programs/celery_shop.py is one",
     "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
     "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the same ways",
     "how-to/restart-safely.md": "restarts servers; tests/acceptance/scenarios/restarts.py does",

@@ -160,4 +160,12 @@ def test_a_message_expires_after_it_was_stored() -> None:
 
 def test_what_is_no_json_is_refused_by_name() -> None:
     with pytest.raises(OptionError, match="headers and properties of a message are JSON"):
-        messages.encoded(task(when=NOW))
+        messages.encoded(task(when=object()))
+
+
+def test_headers_keep_times_and_properties_of_nobody_are_left_out() -> None:
+    payload = task(when=NOW)
+    payload["properties"] |= {"priority": 3, "signal": object()}
+    found = messages.decoded(messages.encoded(payload))
+    assert found["headers"]["when"] == NOW
+    assert found["properties"] == {"priority": 3, "delivery_info": {}}

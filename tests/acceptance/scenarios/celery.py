@@ -137,6 +137,7 @@ class Chaos:
             if (one.number, one.pid) not in ended and not Path(f"/proc/{one.pid}").exists():
                 self.killed.setdefault(one.number, at)
         self.workers.append(self.shop.worker())
+        self.shop.await_ready(self.workers[-1])
 
     def judge(self) -> str:
         """Raise AssertionError if something does not hold; return figures."""

@@ -54,7 +54,7 @@ class Channel(virtual.Channel):
     QoS = QoS
     supports_fanout = True
     body_encoding = None
-    from_transport_options = ("deadletter_queue",)
+    from_transport_options = ()
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)

@@ -196,6 +196,7 @@ class Cluster:
 
     def _open_log(self, exchange: str) -> ExchangeLog:
         topic = self.names.log(exchange)
+        self._queue_ids.pop(topic, None)  # it may be another one by now
         queue = self._queue_id(topic, LOG_DAYS)
         entry = {"op": "log", "exchange": exchange}
         self._record(entry, lambda table, one: one["exchange"] not in table.logged)
@@ -216,7 +217,9 @@ class Cluster:
         """
         table = self.registry.table()
         targets = table.targets(exchange, key)
-        if not targets and exchange not in table.logged:
+        # Perhaps nobody listens to events: the table is not read anew for each of them.
+        is_known = exchange in table.logged or table.exchanges.get(exchange) == "topic"
+        if not targets and not is_known:
             table = self.registry.table(max_age_s=0.0)
             targets = table.targets(exchange, key)
         if not targets and exchange not in table.logged:
@@ -242,7 +245,7 @@ class Cluster:
             raise NotFound(
                 f"There is no queue {key}: declare it before sending to it.", code="queue_not_found"
             )
-        log.info("exchange %r has no queue for routing key %r: the message is dropped", exchange, key)
+        log.debug("exchange %r has no queue for routing key %r: the message is dropped", exchange, key)
 
     # Queues.
 

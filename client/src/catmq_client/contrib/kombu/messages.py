@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from kombu.utils import json
 
 from catmq_client.errors import OptionError
 from catmq_client.message import Message
@@ -16,14 +17,40 @@ MOST_DELAY = timedelta(days=366)
 AT_ONCE = timedelta(seconds=1)
 AGAIN = "catmq-again"
 MOST_CHARACTERS = 100
+# Those of AMQP, and of kombu.
+PROPERTIES = frozenset(
+    (
+        "app_id",
+        "body_encoding",
+        "cluster_id",
+        "correlation_id",
+        "delivery_info",
+        "delivery_mode",
+        "delivery_tag",
+        "expiration",
+        "message_id",
+        "priority",
+        "reply_to",
+        "timestamp",
+        "type",
+        "user_id",
+        AGAIN,
+    )
+)
 
 Payload = dict[str, Any]
 
 
 def encoded(payload: Payload) -> bytes:
-    """Return the JSON of a message. Raises OptionError naming what is no JSON."""
+    """Return the JSON of a message, with times and numbers as kombu writes them.
+
+    Properties that AMQP does not have are left out, as there. Raises OptionError naming what is no JSON.
+    """
+    properties = payload.get("properties") or {}
+    kept = {name: value for name, value in properties.items() if name in PROPERTIES}
     try:
-        return json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()
+        text: str = json.dumps({**payload, "properties": kept}, separators=(",", ":"), ensure_ascii=False)
+        return text.encode()
     except (TypeError, ValueError) as error:
         raise OptionError(f"headers and properties of a message are JSON: {error}") from error
 

@@ -19,13 +19,11 @@ MOST_PRIORITY = 9
 # Options of kombu itself, and of Celery, which pass through here.
 OF_KOMBU = frozenset(
     (
-        "body_encoding",
         "callback",
         "client_properties",
         "confirm_publish",
         "confirm_timeout",
         "connect_retries_timeout",
-        "deadletter_queue",
         "errback",
         "interval_max",
         "interval_start",
@@ -41,6 +39,8 @@ OF_KOMBU = frozenset(
 # What users of other transports will write.
 _OTHER_NAMES = {
     "visibility_timeout": "did you mean lease_s? A lease is renewed while its worker lives",
+    "deadletter_queue": "leave it out: what no queue gets is dropped, as in AMQP",
+    "body_encoding": "leave it out: text stays text, and other bytes are Base64",
     "queue_order_strategy": "queues take turns; for priorities write priority_steps",
     "sep": "write priority_steps only: each step has a topic of its own",
     "global_keyprefix": "write the prefix as the path of the URL: catmq://broker:8000/prefix",

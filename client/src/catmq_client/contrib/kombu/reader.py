@@ -14,6 +14,7 @@ from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Plan, Puller
 from catmq_client.sharing.renewer import Renewer
+from catmq_client.sharing.runs import place_of
 
 # How long get() waits for a broker that does not answer, s.
 GET_WITHIN_S = 10.0
@@ -73,7 +74,11 @@ class DemandPuller(Puller):
             if not plan.wait_ms and not answer["runs"] and ticket == self._ticket:
                 self._book.empty_answers += 1
                 self._book.hasty = False
+            # A pull that was given up while none follows: nobody would recover what it brought.
+            is_stray = ticket != self._ticket and not self._in_pull
+            stray = [run for run in answer["runs"] if is_stray and place_of(run) not in self._book.runs]
         super()._take_over(plan, answer, ticket=ticket, sent_at=sent_at)
+        self._free(plan.consumer_id, stray)
         with self._book.changed:
             self._book.changed.messages.notify_all()
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.registry import Binding, is_match
-from catmq_client.errors import CatmqError
+from catmq_client.errors import CatmqError, NotFound
 from catmq_client.http.backoff import Backoff
 from catmq_client.message import Message
 
@@ -97,6 +97,7 @@ class Transients:
         self._queues: dict[str, TransientQueue] = {}
         self._kinds: dict[str, str] = {}
         self._readers: dict[str, object] = {}
+        self._idle_since: dict[str, float] = {}
         # Called when a message has come.
         self._listeners: dict[object, Callable[[], object]] = {}
         self._lock = threading.RLock()
@@ -183,23 +184,41 @@ class Transients:
         thread.start()
 
     def _follow(self, exchange: str, source: Log, mark: object) -> None:
-        backoff, idle_since = Backoff(max_ms=2_000), time.monotonic()
+        backoff = Backoff(max_ms=2_000)
+        self._idle_since[exchange] = time.monotonic()
         while self._readers.get(exchange) is mark:
             try:
-                new = source.read()
+                self._step(exchange, source, mark)
                 backoff.reset()
+            except NotFound as error:
+                log.warning("the log of exchange %r is gone, and is made anew: %s", exchange, error)
+                source = self._opened_again(exchange, source)
+                time.sleep(backoff.next_s())
             except CatmqError as error:
                 log.warning("reading the log of exchange %r, which is repeated: %s", exchange, error)
                 time.sleep(backoff.next_s(error))
-                continue
-            if new and self._readers.get(exchange) is mark:
-                self._distribute(exchange, new)
-            with self._lock:
-                self._evict()
-                if self._is_wanted(exchange):
-                    idle_since = time.monotonic()
-                elif time.monotonic() - idle_since > LINGER_S and self._readers.get(exchange) is mark:
-                    del self._readers[exchange]
+            except Exception:
+                log.exception("internal error while reading the log of exchange %r; continuing", exchange)
+                time.sleep(backoff.next_s())
+
+    def _step(self, exchange: str, source: Log, mark: object) -> None:
+        new = source.read()
+        if new and self._readers.get(exchange) is mark:
+            self._distribute(exchange, new)
+        with self._lock:
+            self._evict()
+            now = time.monotonic()
+            if self._is_wanted(exchange):
+                self._idle_since[exchange] = now
+            elif now - self._idle_since[exchange] > LINGER_S and self._readers.get(exchange) is mark:
+                del self._readers[exchange]
+
+    def _opened_again(self, exchange: str, source: Log) -> Log:
+        try:
+            return self._open_log(exchange)
+        except CatmqError as error:
+            log.warning("the log of exchange %r: %s", exchange, error)
+            return source
 
     def _is_wanted(self, exchange: str) -> bool:
         return any(one.exchange == exchange for queue in self._queues.values() for one in queue.bindings)

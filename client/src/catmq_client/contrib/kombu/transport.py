@@ -17,16 +17,9 @@ from kombu.transport import virtual
 
 from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.channel import Channel
-from catmq_client.contrib.kombu.cluster import Cluster, Key, cluster
-from catmq_client.contrib.kombu.options import (
-    KEY_RULE,
-    PORT,
-    SCHEMES,
-    Address,
-    TransportOptions,
-    address,
-    checked,
-)
+from catmq_client.contrib.kombu.cluster import Cluster, cluster
+from catmq_client.contrib.kombu.connecting import addresses_of, key_of
+from catmq_client.contrib.kombu.options import PORT
 from catmq_client.contrib.kombu.reader import QueueReader
 from catmq_client.errors import (
     AnswerLost,
@@ -40,7 +33,6 @@ from catmq_client.errors import (
     InvalidRequest,
     MessageRefused,
     NotFound,
-    OptionError,
     ServerFailed,
     Unauthenticated,
     Unavailable,
@@ -100,8 +92,8 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        self._addresses = _addresses(client, self.scheme)
-        self._key = _key(client, self._addresses)
+        self._addresses = addresses_of(client, self.scheme)
+        self._key = key_of(client, self._addresses)
         self._pid = os.getpid()
         self._reader: QueueReader | None = None
         self._waiting: deque[Waiting] = deque()
@@ -397,34 +389,3 @@ class SecureTransport(Transport):
     """The same with TLS: `catmqs://`."""
 
     scheme = "catmqs"
-
-
-def _addresses(client: Any, scheme: str) -> list[Address]:
-    """Return the brokers of a connection: the one it goes to now, then the alternates. Raises OptionError."""
-    host = client.hostname or "localhost"
-    if "://" in host:
-        own = address(host)
-    else:
-        if client.userid:
-            raise OptionError(KEY_RULE)
-        is_secure = scheme == "catmqs" or bool(client.ssl)
-        name = f"[{host}]" if ":" in host else host
-        url = f"{'https' if is_secure else 'http'}://{name}:{client.port or PORT}"
-        path = (client.virtual_host or "").strip("/")
-        own = Address(url, client.password or None, path or address(f"{scheme}://x").vhost)
-    others = [address(url) for url in client.alt or () if url.partition("://")[0] in SCHEMES]
-    return [own, *(one for one in others if one.url != own.url)]
-
-
-def _key(client: Any, addresses: list[Address]) -> Key:
-    options: TransportOptions = checked(client.transport_options or {})
-    if isinstance(client.ssl, dict) and client.ssl.get("ca_certs"):
-        options = checked({**client.transport_options, "verify": client.ssl["ca_certs"]})
-    first = addresses[0]
-    wrong = next((one for one in addresses if (one.api_key, one.vhost) != (first.api_key, first.vhost)), None)
-    if wrong is not None:
-        raise OptionError(
-            f"broker URLs: {wrong.url} has another API key or name behind the / than {first.url}: "
-            "write the same for all brokers"
-        )
-    return Key(tuple(one.url for one in addresses), first.api_key, first.vhost, options)
