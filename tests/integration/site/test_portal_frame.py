@@ -15,7 +15,6 @@ from tests.support import rows
 from tests.support.forms import browser as browser_of
 from tests.support.forms import fields, text
 
-
 HTML = {"accept": "text/html"}  # a browser; programs get problem details
 
 
