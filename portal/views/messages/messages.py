@@ -97,7 +97,7 @@ def _labels() -> dict[str, Text]:
         "tag": _("Tag"),
         "trace_id": _("Trace id"),
         "contains": _("Text in the body"),
-        "minutes": _("Last minutes"),
+        "minutes": _("Sent within the last … minutes"),
         "since": _("From"),
         "until": _("To"),
         "queue": _("Queue"),
