@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.urls import path, re_path
+from django.urls import include, path, re_path
 
 from brokerapi.shares import endpoints
 from brokerapi.views import (
@@ -83,6 +83,8 @@ urlpatterns = [
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view()),
     path("metrics", health.Metrics.as_view()),
+    # Java clients
+    path("", include("brokerapi.java.routes")),
     # Everything else under /api: a problem, also in debug mode
     re_path(r"^api(/.*)?$", about.Unknown.as_view()),
 ]

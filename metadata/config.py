@@ -70,6 +70,8 @@ class Config:
     session_idle_minutes: int = 60  # idle time after which the portal requires a login, minutes
     session_hours: int = 12  # maximum duration of a login, hours
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For is believed
+    java_networks: tuple[str, ...] = ()  # networks whose Java clients are let in, without a key; empty: none
+    java_key: str = ""  # API key whose rights and quotas Java clients have; empty: send and read everything
     workers: int = 2  # broker processes
     threads: int = 528  # threads of a worker, including max_waiters for waiting pulls
     max_waiters: int = 400  # maximum waiting pulls of a worker; others are answered at once
@@ -169,7 +171,7 @@ def load(environ: Mapping[str, str]) -> Config:
     _check(config)
     _check_daily(config)
     _check_mail(config)
-    _check_proxies(config)
+    _check_networks(config)
     made = _with_secrets(_with_address(config))
     _check_broker(made)
     return made
@@ -290,11 +292,12 @@ def _check_mail_domains(config: Config) -> None:
             raise ConfigError(f"CATMQ_ALARM_EMAILS: {one} is in none of CATMQ_MAIL_DOMAINS.")
 
 
-def _check_proxies(config: Config) -> None:
-    try:
-        addresses.networks(config.trusted_proxies)
-    except ValueError as error:
-        raise ConfigError(f"CATMQ_TRUSTED_PROXIES: {error}.") from None
+def _check_networks(config: Config) -> None:
+    for name in ("trusted_proxies", "java_networks"):
+        try:
+            addresses.networks(getattr(config, name))
+        except ValueError as error:
+            raise ConfigError(f"{variable_of(name)}: {error}.") from None
 
 
 def _check_fernet(key: str) -> None:

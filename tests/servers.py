@@ -55,20 +55,23 @@ SUITES = {  # in the order in which they begin
     "contract": Suite("HTTP contract", ("tests/contract",), 180),
 }
 IN_CI = ("store", "promotion", "durability", "spark")
-# Where servers differ: tables, statements, locks, errors, durability, replication, isolation.
+# Where servers differ: statements, tables, errors, locks, isolation, durability. The suites of `IN_CI` have
+# these tests, too.
 CORE = Suite(
     "Core",
     (
-        *(
-            f"{FORCED}store_{name}.py"
-            for name in ("durability", "crash", "faults", "group_commit", "promotion")
-        ),
+        *(f"{FORCED}store_{name}.py" for name in ("durability", "faults", "group_commit")),
         *(f"{FORCED}{name}.py" for name in ("site_connections", "lost_sessions", "isolation")),
         *(
             f"tests/integration/test_{name}.py"
             for name in (
-                *("store_tables", "store_publish", "store_read", "store_nodes", "partitions", "progress"),
-                *("joining", "metadata_rebalances", "metadata_snapshot", "outbox", "inbox"),
+                "store_tables",
+                "store_publish",
+                "store_nodes",
+                "partitions",
+                "joining",
+                "outbox",
+                "inbox",
             )
         ),
     ),

@@ -81,11 +81,16 @@ TIMED = (
     tests("acceptance-two-brokers", *TWO_BROKERS, budget_s=450),
     tests("acceptance-one-broker", *ONE_BROKER, budget_s=450),
 )
+# In the gate the portal's and the admin's pages are rendered on MariaDB here, and on SQLite by the tests that
+# use a browser or a server; with the other servers each of their tests runs on SQLite, too.
+SITE = "tests/integration/site"
+BELOW_SITE = ("tests/integration", f"--ignore={SITE}")
+SITE_ON_SQLITE = tests("site-sqlite", SITE, budget_s=120, CATMQ_TEST_ENGINE="sqlite")
 # In the order in which they begin: the longest first, and short ones last, so that no lane is left alone.
 STEPS = (
     *TIMED,
-    tests("integration-mysql", "tests/integration", budget_s=300, CATMQ_TEST_ENGINE="mysql"),
-    tests("integration-sqlite", "tests/integration", budget_s=300, measured=True, CATMQ_TEST_ENGINE="sqlite"),
+    tests("integration-mysql", "tests/integration", budget_s=300, measured=True, CATMQ_TEST_ENGINE="mysql"),
+    tests("integration-sqlite", *BELOW_SITE, budget_s=200, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("spark", "tests/spark", "spark_tasks", budget_s=240),
     tests("contract", "tests/contract", budget_s=180),
     tests("browser", "tests/browser", budget_s=120),
@@ -108,16 +113,22 @@ ON_SERVERS = {
     for suite in servers.SUITES
 }
 # Suites of others, which are downloaded: not in the gate.
-FOREIGN = (Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),)
+FOREIGN = (
+    Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),
+    Step("foreign-celery", (str(BIN / "python"), "-m", "tests.foreign.celery"), 900),
+)
 GROUPS = {
     "gate": STEPS,
     "acceptance": TIMED,
     "foreign": FOREIGN,
-    "servers": tuple(ON_SERVERS.values()),
-    "servers-ci": tuple(ON_SERVERS[suite, one] for one in servers.IN_GATE for suite in servers.IN_CI),
+    "servers": (SITE_ON_SQLITE, *ON_SERVERS.values()),
+    "servers-ci": (
+        SITE_ON_SQLITE,
+        *(ON_SERVERS[suite, one] for one in servers.IN_GATE for suite in servers.IN_CI),
+    ),
 }
 
 
 def everything() -> tuple[Step, ...]:
     """All steps there are."""
-    return (*STEPS, CLIENTS, *FOREIGN, *ON_SERVERS.values())
+    return (*STEPS, SITE_ON_SQLITE, CLIENTS, *FOREIGN, *ON_SERVERS.values())

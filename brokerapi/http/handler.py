@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # registration is refused, before it takes a thread from them.
 MOST_WAITING = 100
 JOINING = "/consumers"
-PATHS = ("/api", "/livez", "/readyz", "/metrics")
+PATHS = ("/api", "//api", "/livez", "/readyz", "/metrics")
 # What programs are told is neither kept by whoever passes it on, nor taken for a page by a browser.
 SAFE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 MOST_KNOWN_PATHS = 4096  # topics and consumers of a busy broker
@@ -77,6 +77,6 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
 def _resolved(path: str) -> ResolverMatch:
     """The view of a path. The same few come all the time: looked up anew each would cost more than its key.
 
-    Raises Resolver404, which is not remembered.
+    Raises Resolver404, which is not remembered. A base URL that ends in / doubles the first one.
     """
-    return get_resolver().resolve(path)
+    return get_resolver().resolve(path.replace("//", "/", 1) if path.startswith("//") else path)

@@ -25,6 +25,8 @@ from brokerapi.http import draining
 from messagestore.consume import pull
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.heads.heads import board
+from messagestore.inspect import browse
+from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
@@ -41,6 +43,7 @@ SLOW_WAIT_S = 0.25  # the same for a node that is only slow to answer
 PASSED_WAIT_S = 2.0
 TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
 
+NO_GROUP = 0  # whoever reads a queue without a group hears of no change in one
 PLACES_OF_ONE = 8  # for the pulls of one consumer: it needs one, and a second while it changes brokers
 
 _places = Places(most=config.max_waiters, most_of_one=PLACES_OF_ONE)
@@ -96,11 +99,49 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
 
 def take_place(consumer: ConsumerId) -> bool:
     """Take one of the places where a thread may wait; whether one was free for this consumer."""
-    return _places.take(consumer.text)
+    return take_place_for(consumer.text)
 
 
 def give_back_place(consumer: ConsumerId) -> None:
-    _places.give_back(consumer.text)
+    give_back_place_of(consumer.text)
+
+
+def take_place_for(who: str) -> bool:
+    """The same for whoever is known by a text."""
+    return _places.take(who)
+
+
+def give_back_place_of(who: str) -> None:
+    _places.give_back(who)
+
+
+def browse_or_wait(
+    *, topic: str, place: tuple[int, int], limit: int, wait_ms: int, actor: Actor
+) -> browse.Browsed:
+    """Messages of a queue from an offset on (`place`), waiting up to `wait_ms` for the first behind its head.
+
+    Answers at once where no place to wait is free. Raises as `browse.by_offset`.
+    """
+    queue, offset = place
+    until, asker = time.monotonic() + wait_ms / 1000, object()
+    has_place = False
+    try:
+        while True:
+            found = browse.by_offset(topic=topic, queue=queue, offset=offset, limit=limit, actor=actor)
+            at_end = not found.messages and found.next is None
+            if not at_end or draining.hurries() or time.monotonic() >= until:
+                return found
+            has_place = has_place or _places.take(asker)
+            if not has_place:
+                return found
+            close_old_connections()
+            with board.watch(NO_GROUP, {queue: offset}) as waiter:
+                if board.known(queue) <= offset and not draining.hurries():
+                    with limiter.aside():
+                        waiter.wait(until - time.monotonic())
+    finally:
+        if has_place:
+            _places.give_back(asker)
 
 
 def _generation(group_id: int, otherwise: int) -> int:

@@ -292,11 +292,12 @@ def browsed(found: Browsed | Found, kind: formats.Format) -> MessagesAnswer:
 
 class BrowseQuery(Request, kw_only=True):
     """Messages to read: a queue from an offset, one message by its id, or a search in one or all queues of
-    the topic, which continues after the message id `after`."""
+    the topic, which continues after the message id `after`. Only at the end of a queue `wait_ms` waits."""
 
     queue: Id | UnsetType = UNSET
     offset: Id = 0
     limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
+    wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
     message_id: str | UnsetType = UNSET
     key: str | UnsetType = UNSET
     trace_id: str | UnsetType = UNSET

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.http import draining, metrics
+from brokerapi.http import draining, longpoll, metrics
 from brokerapi.schema import operation
 from brokerapi.shapes import delayed_shapes, message_shapes
 from brokerapi.shapes.delayed_shapes import DelayedAnswer, DelayedQuery
@@ -37,8 +37,12 @@ class Messages(Endpoint):
         if isinstance(asked.message_id, str):
             found = browse.by_id(topic=topic, message_id=asked.message_id, actor=call.actor)
         elif isinstance(asked.queue, int):
-            found = browse.by_offset(
-                topic=topic, queue=asked.queue, offset=asked.offset, limit=asked.limit, actor=call.actor
+            found = longpoll.browse_or_wait(
+                topic=topic,
+                place=(asked.queue, asked.offset),
+                limit=asked.limit,
+                wait_ms=asked.wait_ms,
+                actor=call.actor,
             )
         else:
             raise Invalid.field(

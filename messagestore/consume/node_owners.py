@@ -68,6 +68,16 @@ def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dic
     return found
 
 
+def held(*, consumer: ConsumerId, queues: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Queue → (epoch, committed offset) of those of some queues that the nodes say the consumer has."""
+    return {
+        row.queue: (row.epoch, row.committed)
+        for node_id, mine in _by_node(queues).items()
+        for row in _rows(node_id, consumer.group_id, mine, consumer.instance)
+        if row.owner == consumer.text and row.epoch is not None and row.committed is not None
+    }
+
+
 def owned(consumer: ConsumerId) -> list[OwnedQueue]:
     """The queues that the nodes say the consumer has; nodes that do not answer are left out.
 

@@ -23,6 +23,8 @@ from messagestore.tables.shares.position_sql import ShareView
 from metadata.cache import snapshot
 
 BELIEVED_S = 1.0
+# A lease that is over, and cannot be had, is looked at again after so long.
+OVERDUE_S = 0.1
 KEPT_S = 600.0  # what nobody asks for any more
 READABLE = ("read_write", "read_only")  # states of queues that have a position
 MAX_RUNS = 2_000  # of a group in a queue, about: they are counted at each reading
@@ -107,6 +109,14 @@ def freed(group_id: int, queue: int, *, runs: int) -> None:
     if one is not None:
         one.due_at = time.monotonic()
     board.wake_some(group_id, queue, most=runs)
+
+
+def look_for_due(session: Session, *, group_id: int, one: Known) -> None:
+    """Note when the next lease of a queue ends."""
+    queue = one.view.queue
+    views = position_sql.read_views(session, group_id=group_id, queues=[queue])
+    due_in_ms = views[queue].due_in_ms if queue in views else None
+    one.due_at = None if due_in_ms is None else time.monotonic() + max(due_in_ms / 1000, OVERDUE_S)
 
 
 def touch(group_id: int, queues: Collection[int]) -> None:

@@ -80,8 +80,8 @@ def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
         found = run_sql.select_due(
             session, group_id=group_id, queue=queue, epoch=one.view.epoch, most=MOST_DUE, limit=limit
         )
-        if not found:
-            one.due_at = None  # until the next reading, or the next lease of this process
+        if not found:  # that lease was renewed, or its run is finished
+            known_queues.look_for_due(session, group_id=group_id, one=one)
         taken: list[Run] = []
         for run in found:
             alone = sharing.goes_alone(run.deliveries + 1, max_deliveries=limit)

@@ -6,7 +6,7 @@ In a broadcasting group every instance owns every queue (instances.py), so there
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from django.db.models import F
@@ -126,6 +126,24 @@ def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int 
     already. Raises NotFound(subscription_not_found).
     """
     return _adopted(group_id=group_id, queue=queue, epoch=epoch, instance_id=instance_id)
+
+
+@transactional
+def begin_anew(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
+    """Raise the epochs of queues, given with the epochs that their owner has: it takes up each one anew.
+
+    For owners that stop and restart on their own, and must be told where they go on. The generation rises in
+    any case, so that waiting pulls of the group return. Raises NotFound(group_not_found).
+    """
+    group = group_by_id(group_id)
+    rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
+    if instance_id:  # its epoch counts for all its queues, and is what theirs have above the row's
+        held = {queues[queue] - base for queue, base in rows.values_list("queue_id", "epoch")}
+        BroadcastInstance.objects.filter(pk=instance_id, epoch__in=held).update(epoch=F("epoch") + 1)
+    for queue, epoch in sorted(queues.items()) if not instance_id else ():
+        rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(epoch=F("epoch") + 1)
+    rebalance.next_generation(group_id)
+    changed("group", group_id)
 
 
 @transactional

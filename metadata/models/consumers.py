@@ -36,6 +36,12 @@ class ConsumerGroupConsumer(models.Model):
     replaced_incarnations = models.JSONField(default=list, blank=True)  # the last of them; none may come back
     generation = models.BigIntegerField(default=0)  # the one the member said it had applied
     joined_at = models.DateTimeField()
+    # Of a Java client: the number it calls itself by, the version of what it was told last, what that was
+    # (metadata.membership.java_members), and when it asked; null and 0 for all others.
+    java_id = models.BigIntegerField(null=True, blank=True, db_index=True)
+    java_version = models.BigIntegerField(default=0, db_default=0)
+    java_told = models.JSONField(null=True, blank=True)
+    java_polled_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ("group_id", "identity")

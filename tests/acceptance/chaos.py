@@ -18,6 +18,7 @@ from pathlib import Path
 from catmq_client.errors import CatmqError
 from tests.acceptance.scenarios import (
     brokers,
+    celery,
     clocks,
     dead_node,
     disturbed,
@@ -80,6 +81,18 @@ def play_share_held(stage: Stage, source: Path) -> None:
 def play_tasks(stage: Stage, source: Path) -> None:
     """kill -9 of 20 workers of Django tasks (--times), then two restarts of the broker."""
     tasks.run(stage, str(stage.directory / "shop.sqlite3"), kills=stage.times or 20, restarts=2)
+
+
+def play_celery(stage: Stage, source: Path) -> None:
+    """kill -9 of 20 workers of Celery (--times), two restarts of the broker; a 2 h countdown runs once."""
+    celery.run(stage, kills=stage.times or 20, restarts=2)
+    celery.run_countdown(stage)
+
+
+def play_tasks_databases(stage: Stage, pair: Pair) -> None:
+    """The same on MariaDB, with restarts of the node and of the application's database (--times each)."""
+    times = stage.times or 20
+    tasks.run_on_databases(stage, pair, kills=times, restarts=2, outages=times)
 
 
 def play_main_job(stage: Stage, source: Path) -> None:
@@ -245,6 +258,7 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "workers": play_workers,
     "share-held": play_share_held,
     "tasks": play_tasks,
+    "celery": play_celery,
     "main-job": play_main_job,
     "storm": play_storm,
     "frozen": play_frozen,
@@ -276,6 +290,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "mixed-releases": play_mixed_releases,
     "long-queue": play_long_queue,
     "share": play_share,
+    "tasks-databases": play_tasks_databases,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"

@@ -9,19 +9,17 @@ test that is left out is in LEFT_OUT, with its reason.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
 import django
 
-CACHE = Path.home() / ".cache/catmq/foreign"
+from tests.foreign.sdists import read
+
 DJANGO = ("django", "6.1.3", "b5d2d9e35295065d13b1927b3f19a59bd119f737aa6299def14ccca1ae3c8c0d")
 TASKS_DB = ("django_tasks_db", "0.13.0", "09630d417cf722b07e1439b837403e18e86455908ba532fa6795b0d23dc3ff23")
 # The package django-tasks has other names for what Django has had since 6.0.
@@ -150,32 +148,6 @@ def copy(source: tuple[str, str, str], path: str, target: Path, changes: tuple[t
         text = re.sub(old, new, text)
     target.parent.mkdir(exist_ok=True)
     target.write_text(text)
-
-
-def read(source: tuple[str, str, str], path: str) -> str:
-    name, version, digest = source
-    archive = CACHE / f"{name}-{version}.tar.gz"
-    if not archive.exists():
-        download(name, version)
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != digest:
-        raise SystemExit(f"{archive}: its sha256 is {found}, not {digest}: delete it and run again")
-    with tarfile.open(archive) as packed:
-        file = packed.extractfile(f"{name}-{version}/{path}")
-        if file is None:
-            raise SystemExit(f"{archive} has no file {path}")
-        return file.read().decode()
-
-
-def download(name: str, version: str) -> None:
-    """Fetch an sdist by pip, from the registry that it knows."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    words = ("download", "-q", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:")
-    words += ("--ignore-requires-python", "--dest", str(CACHE), f"{name}=={version}")
-    done = subprocess.run([sys.executable, "-m", "pip", *words], check=False)
-    if done.returncode:
-        shutil.rmtree(CACHE, ignore_errors=True)
-        raise SystemExit(f"CANNOT BE HAD here: {name} {version}, see above")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections, transaction
 
+from catmq_client import NewMessage
 from catmq_client.contrib.django_outbox import claims, outbox
 from catmq_client.contrib.django_outbox.claims import LeaseLost
 from catmq_client.contrib.django_outbox.models import OutboxLane, OutboxMessage, OutboxRelay
@@ -406,6 +407,26 @@ def test_the_command_tells_retries_and_deletes_what_was_refused(
     call_command("relay_outbox", "--discard", str(ids[1]))
     assert capsys.readouterr().out == "1 messages go again\n1 messages deleted\n"
     assert claims.counts() == (1, 0, 0, 0)
+
+
+def test_a_batch_is_sent_as_its_messages_would_be_and_keeps_the_order_of_keys(relays: Relays) -> None:
+    with pytest.raises(outbox.OutsideTransaction, match="send_batch"):
+        outbox.send_batch("t", [NewMessage("a")])
+    with transaction.atomic():
+        made = [NewMessage(str(n), key=f"k{n % 3}", tag="new") for n in range(1_200)]
+        assert outbox.send_batch("t", made) == 1_200
+        assert outbox.send_batch("t", []) == 0
+    relay = relays.new()
+    relays.drain(relay)
+    for key in range(3):
+        assert bodies(relays.broker, key=f"k{key}") == [str(n) for n in range(key, 1_200, 3)]
+
+
+@pytest.mark.parametrize("wrong", [{"queue": 1}, {"delay_ms": 5}, {"key": 5}, {"key": "k" * 201}])
+def test_of_a_batch_with_a_wrong_message_nothing_is_written(relays: Relays, wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionError), transaction.atomic():
+        outbox.send_batch("t", [NewMessage("a"), NewMessage("b", **wrong)])
+    assert OutboxMessage.objects.count() == 0
 
 
 def test_a_wrong_setting_is_named(relays: Relays, settings: Any) -> None:

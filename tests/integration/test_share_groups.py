@@ -320,6 +320,23 @@ def test_topics_of_higher_preference_come_first(queue: int) -> None:
     assert [run.queue for run in lease(one, topics=named) + lease(one, topics=named)] == [queue, low]
 
 
+def test_the_end_of_a_lease_is_seen_at_once_behind_one_that_was_finished(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_queues, "BELIEVED_S", 600.0)  # no reading brings it
+    one, two = member("one", lease_ms=5_000), member("two")
+    send("a", "b")
+    first, dead = lease(one, max_messages=1)[0], lease(one, max_messages=1)[0]
+    assert report(one, first, whole=True) == "ok"
+    known_queues._known[snapshot.find_group("mails").id, queue].due_at = 0.0  # that of the first one is over
+    assert 0 < asked(two).again_s <= 5.0
+    with node_pools.node_of(queue).writing() as session:
+        group_id = snapshot.find_group("mails").id
+        run_sql.end_leases(session, group_id=group_id, queue=queue, first=dead.run.first)
+    known_queues._known[group_id, queue].due_at = 0.0
+    assert offsets(lease(two)) == offsets([dead])
+
+
 def test_a_waiting_member_is_woken_for_a_message_of_its_own_only(queue: int) -> None:
     member()
     group_id = snapshot.find_group("mails").id

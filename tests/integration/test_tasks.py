@@ -14,6 +14,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import OperationalError, transaction
+from django.test.utils import CaptureQueriesContext
 
 from catmq_client import Producer
 from catmq_client.contrib.django_outbox.models import OutboxMessage
@@ -24,11 +25,13 @@ from catmq_client.contrib.django_tasks.compat import (
     task_finished,
     task_started,
 )
+from catmq_client.contrib.django_tasks.enqueueing import NotAllSent
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.working import execution, records
 from catmq_client.contrib.django_tasks.working.upkeep import settings_of
 from catmq_client.contrib.django_tasks.working.worker import WorkerFailed
 from catmq_client.errors import ConnectFailed, ConsumerReplaced
+from tests.support.environment import ENGINE
 from tests.support.tasking import calls
 from tests.support.tasking.stage import LIMIT_S, Stage, record, staged, with_options
 from tests.support.waiting import until
@@ -79,6 +82,56 @@ def test_arguments_that_are_no_json_are_refused_and_nothing_is_written(stage: St
     with pytest.raises(ValueError, match="too large: its message has 2000"):
         calls.add.enqueue("x" * 2_000_000)
     assert (TaskRecord.objects.count(), OutboxMessage.objects.count()) == (0, 0)
+
+
+def test_many_tasks_are_enqueued_in_few_statements_and_run(
+    stage: Stage, django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(8 if ENGINE == "mysql" else 30):  # SQLite takes fewer rows at once
+        made = calls.add.enqueue_many([(1,), [2, 2], {"one": 3}, *((n,) for n in range(100, 700))])
+    assert [(one.args, one.kwargs) for one in made[:3]] == [([1], {}), ([2, 2], {}), ([], {"one": 3})]
+    assert len({one.id for one in made}) == TaskRecord.objects.count() == OutboxMessage.objects.count() == 603
+    assert [record(one.id).result(calls.add) for one in made[:2]] == made[:2]
+    assert [one.return_value for one in stage.run(*made[:3], threads=8)] == [2, 4, 4]
+    assert asyncio.run(calls.add.aenqueue_many([(1,)]))[0].status == "READY"
+    assert calls.add.enqueue_many([]) == []
+
+
+def test_of_many_tasks_all_exist_or_none(stage: Stage) -> None:
+    with pytest.raises(TypeError, match=r"the arguments of task .*calls\.add must be JSON"):
+        calls.add.enqueue_many([(1,), (object(),)])
+    with pytest.raises(TypeError, match=r"call 1 of task .*calls\.add is a int: give a tuple"):
+        calls.add.enqueue_many([(1,), 2])
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        calls.add.enqueue_many([(n,) for n in range(10)])
+        raise ZeroDivisionError
+    assert (TaskRecord.objects.count(), OutboxMessage.objects.count()) == (0, 0)
+
+
+def test_large_tasks_go_in_batches_that_a_statement_takes(stage: Stage) -> None:
+    calls.mail.enqueue_many([("x" * 300_000,)] * 8)
+    assert OutboxMessage.objects.count() == 8
+    with CaptureQueriesContext(transaction.get_connection()) as captured:
+        calls.mail.enqueue_many([("x" * 300_000,)] * 8)
+    inserts = [one["sql"] for one in captured if one["sql"].startswith("INSERT")]
+    assert len(inserts) == 6
+
+
+def test_of_many_tasks_that_are_sent_directly_those_that_are_refused_do_not_exist(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_options(SEND="direct"):
+        assert len(calls.add.enqueue_many([(1,), (2,)])) == 2
+        send = Producer.send_batch
+
+        def refuse_the_second(self: Any, topic: str, messages: Any) -> Any:
+            return [*send(self, topic, messages[:1]), ConnectFailed("away")]
+
+        monkeypatch.setattr(Producer, "send_batch", refuse_the_second)
+        with pytest.raises(NotAllSent, match=r"1 of 2 tasks could not be sent: .*away"):
+            calls.add.enqueue_many([(3,), (4,)])
+    assert sorted(one.args[0] for one in TaskRecord.objects.all()) == [1, 2, 3]
+    assert len(stage.broker.messages("tasks.default")) == 3
 
 
 def test_what_no_worker_could_find_is_refused(stage: Stage) -> None:
@@ -163,6 +216,7 @@ def test_brokers_that_are_away_do_not_hinder_who_enqueues(stage: Stage) -> None:
         ({"MAX_ATTEMPTS": 0}, "from 1 to 100"),
         ({"PRIORITY_LANES": [[-100, 0], [0, 100]]}, "PRIORITY_LANES"),
         ({"SEND": "later"}, "'outbox' or 'direct'"),
+        ({"ON_TIMEOUT": "stop"}, "'leave' or 'kill'"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_to_write(
@@ -235,7 +289,18 @@ def test_a_worker_whose_threads_are_all_stuck_ends_and_says_so(stage: Stage) -> 
     calls.stuck.enqueue()
     with stage.worker(threads=1, drain_s=0.0) as running:
         running.join()
-    assert isinstance(running.error, WorkerFailed) and "all 1 threads are stuck" in str(running.error)
+    assert isinstance(running.error, WorkerFailed) and "1 of 1 threads are stuck" in str(running.error)
+
+
+def test_a_worker_may_end_to_kill_a_task_that_does_not(stage: Stage) -> None:
+    with with_options(ON_TIMEOUT="kill"):
+        stage.settings = settings_of("default")
+        stuck, other = calls.stuck.enqueue(), calls.add.enqueue(1)
+        with stage.worker(threads=4, drain_s=LIMIT_S) as running:
+            running.join()
+    assert isinstance(running.error, WorkerFailed) and "1 of 4 threads are stuck" in str(running.error)
+    assert (record(stuck.id).status, errors(stuck.id)) == ("FAILED", ["TaskTimeout"])
+    assert record(other.id).status == "SUCCESSFUL"
 
 
 # What others do meanwhile.

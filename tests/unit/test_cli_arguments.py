@@ -181,6 +181,7 @@ def test_url_and_key_may_stand_before_or_after_the_command() -> None:
         ("grup list", "; did you mean group?"),
         ("group stpo g", "'stpo' (choose from create, list, show, delete, set, pause, resume, rebalance, "),
         ("send t hello --ky k", "unrecognized arguments: --ky k; did you mean --key?"),
+        ("consume t --grup g", "are required: --group (--grup is unknown; did you mean --group?)"),
         ("quota tpic t", "'tpic' (choose from topic, key); did you mean topic?"),
         (
             "topic list --output tabel",

@@ -165,7 +165,7 @@ def test_a_signal_while_send_waits_for_input_sends_what_was_read(
     assert process.wait(timeout=LIMIT_S) == 1
     assert process.stderr is not None
     told = process.stderr.read()
-    assert b"sent 1 messages" in told
+    assert b"sent 1 message to" in told
     assert b"the rest of the input was not sent" in told
     assert b"Traceback" not in told
 

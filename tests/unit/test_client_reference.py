@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from catmq_client import errors
+from catmq_client.contrib.kombu.options import TransportOptions
 from catmq_client.options import ConsumerOptions, ProducerOptions, ShareConsumerOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "client.md").read_text()
@@ -30,6 +31,13 @@ def test_the_table_of_options_has_every_option_with_its_default(
     table = section.partition("| option |")[2]
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \|", table, re.MULTILINE)
     assert rows == [(option.name, str(option.default)) for option in fields(kind)]
+
+
+def test_the_table_of_the_celery_transport_has_every_option_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "celery.md").read_text()
+    section = page.partition("## Options\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \|", section, re.MULTILINE)
+    assert rows == [(option.name, str(option.default)) for option in fields(TransportOptions)]
 
 
 def test_the_table_of_errors_has_every_error() -> None:

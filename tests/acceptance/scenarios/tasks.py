@@ -1,4 +1,4 @@
-"""Tasks of a Django project: its workers are killed, and the broker is restarted.
+"""Tasks of a Django project: its workers are killed, brokers and databases are restarted.
 
 What must hold: a task exists if and only if its order does; each ends; one whose worker died is begun again
 within its lease and a moment.
@@ -7,14 +7,21 @@ within its lease and a moment.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from tests.acceptance.scenarios.lost_nodes import node_on, own_server
 from tests.acceptance.scenarios.stage import Stage
+from tests.support import mariadb
+from tests.support.environment import free_port
+from tests.support.mariadb import MariaDB
+from tests.support.pair import Pair
 from tests.support.terminal import Process
 from tests.support.waiting import until
 
@@ -39,12 +46,17 @@ print(json.dumps({
 
 @dataclass
 class Workshop:
-    """One play: workers are killed `kills` times, then the broker `restarts` times."""
+    """One play: workers are killed `kills` times, the broker is restarted `restarts` times, then each of
+    `databases` as often as `outages`, by SIGTERM or by kill -9. The topics lie on `node`, if there is one.
+    """
 
     stage: Stage
     database: str
     kills: int = 20
     restarts: int = 2
+    databases: Mapping[str, MariaDB] = field(default_factory=dict)
+    outages: int = 0
+    node: str | None = None
     workers: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,6 +72,8 @@ class Workshop:
     def run(self) -> str:
         """Play, let all tasks end, and judge."""
         self.manage("migrate", "--run-syncdb", "--verbosity", "0")
+        for lane in ("", ".high", ".low") if self.node else ():
+            self.stage.terminal.admin.create_topic(f"{self.group}.default{lane}", queues=4, node=self.node)
         self.manage("catmq_tasks", "setup")
         self.stage.terminal.admin.change_group(self.group, lease_ms=int(LEASE_S * 1000))
         clerks = [self.start(f"{WORKSHOP}/clerk.py", str(next(self._seeds))) for _ in range(CLERKS)]
@@ -70,16 +84,16 @@ class Workshop:
             time.sleep(self.stage.rng.uniform(0.2, 2.0))
             self.kill_one()
         killed = self.settled("after the kills")
-        for _ in range(self.restarts):
-            time.sleep(1.0)
-            self.stage.server.restart_broker()
+        self.restart_all()
         for clerk in clerks:
             clerk.end()
         told = self.settled("at the end")
         for worker in self.workers:  # their logs have the tracebacks of tasks
             worker.popen.send_signal(signal.SIGTERM)
             assert worker.popen.wait(60) == 0, worker.err
-        verdict = f"{len(told['orders'])} orders, {self.kills} workers killed; {self.judge(told, killed)}"
+        done = f"{self.kills} workers killed, {self.restarts} restarts of the broker"
+        done += f", {self.outages} of each database" if self.databases else ""
+        verdict = f"{len(told['orders'])} orders, {done}; {self.judge(told, killed)}"
         self.stage.say(verdict)
         return verdict
 
@@ -88,6 +102,28 @@ class Workshop:
         victim = self.workers.pop(self.stage.rng.randrange(WORKERS))
         victim.kill()
         self.workers.append(self.worker())
+
+    def restart_all(self) -> None:
+        """Restart the broker, then the databases in turn."""
+        for _ in range(self.restarts):
+            time.sleep(1.0)
+            self.stage.server.restart_broker()
+        for _ in range(self.outages):
+            for name, database in self.databases.items():
+                time.sleep(self.stage.rng.uniform(0.5, 3.0))
+                self.restart(name, database)
+
+    def restart(self, name: str, database: MariaDB) -> None:
+        """Restart a database, by SIGTERM or by kill -9."""
+        if self.stage.rng.random() < 0.5:
+            self.stage.say(f"restart of the database of the {name}")
+            database.stop()
+        else:
+            self.stage.say(f"kill -9 of the database of the {name}")
+            os.kill(database.pid, signal.SIGKILL)
+            until(lambda: not mariadb.is_alive(database), limit_s=10)
+        time.sleep(self.stage.rng.uniform(0.0, 2.0))
+        database.start()
 
     def worker(self) -> Process:
         return self.start("-m", "django", "catmq_worker", "--threads", "4", "--no-setup")
@@ -145,3 +181,23 @@ class Workshop:
 
 def run(stage: Stage, database: str, *, kills: int, restarts: int) -> str:
     return Workshop(stage, database, kills=kills, restarts=restarts).run()
+
+
+def run_on_databases(stage: Stage, pair: Pair, *, kills: int, restarts: int, outages: int) -> str:
+    """Play with a MariaDB of its own for the application, and one for the node; both are restarted, too."""
+    with own_server(stage, binlog=False) as node:
+        application = mariadb.start(
+            stage.directory / "application", port=free_port(), options=mariadb.NO_BINLOG
+        )
+        try:
+            return Workshop(
+                stage,
+                application.url,
+                kills=kills,
+                restarts=restarts,
+                databases={"node": node, "application": application},
+                outages=outages,
+                node=node_on(stage, pair, node),
+            ).run()
+        finally:
+            application.stop()

@@ -38,6 +38,8 @@ from catmq_client.admin.shapes import (
 )
 from catmq_client.http.transport import Transport, api_path
 
+BASE_TIMEOUT_S = 10.0
+
 
 class Admin(Calls):
     """Calls of the management API over a transport. Failed calls raise; none is repeated."""
@@ -95,10 +97,19 @@ class Admin(Calls):
         """Delete a topic; refused while groups subscribe to it. Its tables are dropped after 3 days."""
         self._call("DELETE", path_of("topics", topic=name), params={"confirm": name})
 
-    def messages(self, topic: str, *, queue: int, offset: int, limit: int) -> list[dict[str, Any]]:
-        """Return up to `limit` (≤ 1,000) messages of a queue from an offset, each with `body_bytes`."""
+    def messages(
+        self, topic: str, *, queue: int, offset: int, limit: int, wait_ms: int = 0
+    ) -> list[dict[str, Any]]:
+        """Return up to `limit` (≤ 1,000) messages of a queue from an offset, each with `body_bytes`.
+
+        wait_ms: how long to wait for the first message behind the last one that there is (≤ 30,000).
+        """
         params = {"queue": queue, "offset": offset, "limit": limit}
-        answer = self._call("GET", path_of("topics", topic=topic) + "/messages", params=params)
+        timeout_s = BASE_TIMEOUT_S + wait_ms / 1000
+        if wait_ms:  # brokers of an earlier release do not know it
+            params["wait_ms"] = wait_ms
+        path = path_of("topics", topic=topic) + "/messages"
+        answer = self._call("GET", path, params=params, timeout_s=timeout_s)
         return [with_bytes(message) for message in answer["messages"]]
 
     def delayed(self, topic: str, *, after: str | None = None, limit: int = 100) -> DelayedPage:

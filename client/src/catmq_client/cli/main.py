@@ -20,7 +20,7 @@ from catmq_client.cli.connection import Brokers, Command, chosen
 from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, shares, subscriptions, topics
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
-from catmq_client.cli.verbs import Argument, Noun, Parser, Verb, meant, with_form
+from catmq_client.cli.verbs import Argument, Noun, Parser, Verb, flags, meant, with_form
 from catmq_client.errors import (
     AnswerLost,
     CatmqError,
@@ -139,12 +139,6 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         close = meant(left[0].partition("=")[0], flags(args.parser)) if left[0].startswith("-") else ""
         args.parser.error(f"unrecognized arguments: {' '.join(left)}{close}")
     return with_form(args)
-
-
-def flags(command: argparse.ArgumentParser) -> list[str]:
-    """Return the options that the help of a command lists."""
-    shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
-    return [flag for action in shown for flag in action.option_strings]
 
 
 def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:

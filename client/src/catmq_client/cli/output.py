@@ -29,6 +29,15 @@ def json_line(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
+def number_of(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> number_of(1, "line"), number_of(2, "line")
+    ('1 line', '2 lines')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def text_or_base64(body: bytes) -> dict[str, str]:
     """`{"body": …}`, or `{"body_base64": …}` for bytes that are not UTF-8."""
     try:

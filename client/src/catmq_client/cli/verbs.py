@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import whole
@@ -120,6 +120,25 @@ def add_parser(parsers: Any, entry: Verb | Noun, **form: Any) -> argparse.Argume
 class Parser(argparse.ArgumentParser):
     """A parser that answers a wrong word with those that help lists, and with the one that was meant."""
 
+    given: Collection[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; they are kept for error()."""
+        self.given = args or ()
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """End the program; what is missing may have been given by a wrong name."""
+        known = flags(self)
+        options = [word.partition("=")[0] for word in self.given if word.startswith("--")]
+        wrong = [
+            f"{word} is unknown{close}"
+            for word in options
+            if word not in known and (close := meant(word, known))
+        ]
+        missing = message.startswith("the following arguments are required")
+        super().error(f"{message} ({', '.join(wrong)})" if missing and wrong else message)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or isinstance(value, Format) or value in action.choices:
             return
@@ -129,6 +148,12 @@ class Parser(argparse.ArgumentParser):
         form = ", or a FORMAT in braces" if str(action.metavar).endswith("FORMAT") else ""
         told = f"invalid choice: {value!r} (choose from {', '.join(words)}{form}){meant(str(value), words)}"
         raise argparse.ArgumentError(action, told)
+
+
+def flags(command: argparse.ArgumentParser) -> list[str]:
+    """Return the options that the help of a command lists."""
+    shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
+    return [flag for action in shown for flag in action.option_strings]
 
 
 def meant(text: str, words: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import django
 
 django.setup()
 
-from django.db import transaction  # noqa: E402
+from django.db import DatabaseError, InterfaceError, connection, transaction  # noqa: E402
 
 from tests.acceptance.programs.workshop.jobs import make  # noqa: E402
 from tests.acceptance.programs.workshop.models import Order  # noqa: E402
@@ -44,6 +44,8 @@ def main() -> None:
             place(dice)
         except ChangedMyMind:
             continue
+        except (DatabaseError, InterfaceError):  # it is away; nobody knows of the commit under way
+            connection.close()
 
 
 if __name__ == "__main__":

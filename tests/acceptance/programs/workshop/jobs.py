@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 try:
@@ -22,3 +23,20 @@ def make(context: Any, order: str) -> int:
     if context.attempt == 1 and int(order[-1], 16) % 8 == 0:
         raise RuntimeError("not today")
     return int(context.attempt)
+
+
+@task(max_attempts=2)
+def hold(place: str) -> str:
+    """Say that it has begun, and wait until it may end."""
+    begun, may_end = Path(place, "begun"), Path(place, "may_end")
+    begun.write_text(str(os.getpid()))
+    while not may_end.exists():
+        time.sleep(0.01)
+    return "held"
+
+
+@task(max_attempts=1, timeout=1)
+def spin() -> None:
+    """Never end, and take what there is of the interpreter."""
+    while True:
+        pass

@@ -21,6 +21,8 @@ TASKS = {
         "OPTIONS": {
             "TOPIC_PREFIX": os.environ.get("SHOP_PREFIX", "tasks."),
             "GROUP": os.environ.get("SHOP_GROUP", "tasks"),
+            "SEND": os.environ.get("SHOP_SEND", "outbox"),
+            "ON_TIMEOUT": "kill" if "SHOP_KILL" in os.environ else "leave",
         },
     }
 }

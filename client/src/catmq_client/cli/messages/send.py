@@ -15,7 +15,7 @@ from catmq_client.cli.arguments import header, span, whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import Form, Format
 from catmq_client.cli.messages.lines import BadLine, Source, is_json, lines, opened
-from catmq_client.cli.output import Progress, moment, note, print_row
+from catmq_client.cli.output import Progress, moment, note, number_of, print_row
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
 from catmq_client.cli.verbs import TOPIC, Argument, Verb
 from catmq_client.errors import CatmqError
@@ -217,12 +217,12 @@ def conclusion(args: argparse.Namespace, receipts: Receipts, fault: str | None, 
     """Note the counts and faults; return the exit code."""
     if fault:
         note(f"catmq: {fault}")
-    note(f"sent {receipts.sent} messages to {args.topic} {receipts.rate()}")
+    note(f"sent {number_of(receipts.sent, 'message')} to {args.topic} {receipts.rate()}")
     if receipts.failed:
-        note(f"catmq: {receipts.failed} lines were not confirmed; later lines may have been sent")
+        note(f"catmq: {number_of(receipts.failed, 'line')} not confirmed; later lines may have been sent")
     unknown = receipts.read - receipts.sent - receipts.failed
     if unknown:
-        note(f"catmq: {unknown} lines have no receipt: they may or may not be stored")
+        note(f"catmq: {number_of(unknown, 'line')} without a receipt: stored or not")
     if stop.asked:
         note("catmq: interrupted: the rest of the input was not sent")
     if receipts.unwritable is not None:

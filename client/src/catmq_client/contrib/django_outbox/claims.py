@@ -84,11 +84,14 @@ class Failed(NamedTuple):
 class Claims:
     """Operations of one relay, `holder`, on the outbox rows of a database.
 
-    A relay that is not heard for `lease_s` seconds is taken for dead, and the next one works.
+    A relay that is not heard for `lease_s` seconds is taken for dead, and the next one works. At `address`
+    it is notified of commits.
     """
 
-    def __init__(self, holder: str, *, using: str | None = None, lease_s: float = 15.0) -> None:
-        self.holder = holder
+    def __init__(
+        self, holder: str, *, using: str | None = None, lease_s: float = 15.0, address: str = ""
+    ) -> None:
+        self.holder, self.address = holder, address
         self.lease_s = lease_s
         self.alias = using or router.db_for_write(OutboxMessage)
 
@@ -101,7 +104,7 @@ class Claims:
         relays = OutboxRelay.objects.using(self.alias)
         relays.get_or_create(pk=1)
         free = Q(holder__in=("", self.holder)) | Q(seen_at__lt=UtcNow() - timedelta(seconds=self.lease_s))
-        if relays.filter(free, pk=1).update(holder=self.holder, seen_at=UtcNow()):
+        if relays.filter(free, pk=1).update(holder=self.holder, address=self.address, seen_at=UtcNow()):
             return ""
         return str(relays.values_list("holder", flat=True).get(pk=1)) or self.acquire()
 
@@ -110,7 +113,7 @@ class Claims:
 
     def release(self) -> None:
         """Give the lease back, so that another relay need not wait for its end."""
-        OutboxRelay.objects.using(self.alias).filter(holder=self.holder).update(holder="")
+        OutboxRelay.objects.using(self.alias).filter(holder=self.holder).update(holder="", address="")
 
     def _renew(self) -> None:
         """The first statement of a transaction: it holds the lease's row until the end. Raises LeaseLost."""

@@ -23,6 +23,8 @@ class OutboxSettings:
     # "commit": a key's messages are sent in the order of their transactions' commits, for which send() locks
     # the key's lane until the commit. "id": nothing is locked; the order is that of the calls of send().
     order: str = "commit"
+    # Tell the relay of each commit by a datagram (UDP); False: it looks into the outbox by itself.
+    notify: bool = True
     # How long the inbox remembers a message, days.
     inbox_days: int = 30
 
@@ -32,6 +34,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "api_key": (lambda value: isinstance(value, str | None), "must be text"),
     "verify": (lambda value: isinstance(value, bool | str), "must be True, False or a path"),
     "order": (lambda value: value in ("commit", "id"), "must be 'commit' or 'id'"),
+    "notify": (lambda value: isinstance(value, bool), "must be True or False"),
     "inbox_days": (lambda value: type(value) is int and value >= 1, "must be a whole number, at least 1"),
 }
 

@@ -89,11 +89,12 @@ class OutboxLane(models.Model):
 
 
 class OutboxRelay(models.Model):
-    """The one relay that works; the others stand by."""
+    """The one relay that works; the others stand by. At `address` it is notified of commits."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     holder = models.CharField(max_length=100, blank=True)
     seen_at = models.DateTimeField(null=True)
+    address = models.CharField(max_length=100, blank=True, db_default="")
 
     def __str__(self) -> str:
         return self.holder or "nobody"

@@ -10,16 +10,24 @@ from collections.abc import Callable
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
 from catmq_client.contrib.django_outbox.claims import LeaseLost, counts
+from catmq_client.contrib.django_outbox.notify import Listener
 from catmq_client.contrib.django_outbox.relay import Pass, Relay
 from catmq_client.http.backoff import Backoff
 
 log = logging.getLogger("catmq.outbox")
 
 STANDBY_S = 2.0
+# A relay that is told of commits looks by itself so often, s, unless it found what nobody had told it of in
+# the last TRUSTED_S.
+TOLD_POLL_S, TRUSTED_S = 1.0, 60.0
 
 
 class Running:
-    """Runs one relay. `say` tells people; `stop` ends it after the pass under way."""
+    """Runs one relay. `say` tells people; `stop` ends it after the pass under way.
+
+    With a `listener` it looks into the outbox when it is told to; and every `poll_s` while commits reach it
+    that it is not told of.
+    """
 
     def __init__(
         self,
@@ -29,6 +37,7 @@ class Running:
         stop: threading.Event,
         poll_s: float,
         report_s: float,
+        listener: Listener | None = None,
     ) -> None:
         self._relay = relay
         self._say = say
@@ -38,15 +47,32 @@ class Running:
         self._sent = self._failed = 0
         self._renewed_at = self._reported_at = float("-inf")
         self._holder = ""
+        self._listener = listener
+        # A commit was told of since there was nothing to do; and when one was not, if ever.
+        self._told, self._was_told, self._missed_at = False, False, float("-inf")
 
     def forever(self) -> None:
         """Until `stop` is set. Raises Unauthenticated when the brokers do not know the API key."""
+        if self._listener is not None:
+            self._listener.wake_at(self._stop)
         try:
             while not self._stop.is_set():
-                self._stop.wait(self._turn())
+                self._wait(self._turn())
         finally:
             self._relay.claims.release()
             self._say(f"stopped; sent {self._sent}, refused {self._failed}")
+
+    def _wait(self, seconds: float) -> None:
+        if self._listener is None:
+            self._stop.wait(seconds)
+            return
+        goes_on = self._told and seconds == 0.0
+        self._told = self._listener.wait(seconds) or goes_on
+
+    def _poll(self) -> float:
+        """Return how long to wait for messages, s."""
+        is_trusted = self._was_told and time.monotonic() - self._missed_at > TRUSTED_S
+        return max(self._poll_s, TOLD_POLL_S) if is_trusted else self._poll_s
 
     def once(self) -> bool:
         """Send what is there now; return True if all of it is sent. Raises LeaseLost if another relay works.
@@ -77,7 +103,7 @@ class Running:
             if self._is_standby():
                 return STANDBY_S
             if self._relay.claims.idle():
-                return self._poll_s
+                return self._poll()
             done = self._relay.run_once()
         except LeaseLost:
             self._renewed_at = float("-inf")
@@ -105,10 +131,15 @@ class Running:
     def _until_next(self, done: Pass) -> float:
         if done.advanced:
             return 0.0
-        later = self._relay.wait_s()
-        return self._poll_s if later is None else min(later, self._poll_s)
+        later, poll_s = self._relay.wait_s(), self._poll()
+        return poll_s if later is None else min(later, poll_s)
 
     def _count(self, done: Pass) -> None:
+        if done.sent and self._listener is not None:
+            # It may have been told of while it was sent.
+            self._told = self._told or self._listener.wait(0.0)
+            self._was_told = self._was_told or self._told
+            self._missed_at = self._missed_at if self._told else time.monotonic()
         self._sent += done.sent
         self._failed += done.failed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +47,16 @@ class CatmqBackend(BaseTaskBackend):
 
         self.validate_task(task)
         return enqueueing.enqueue(task, args, kwargs, self.settings)
+
+    def enqueue_many(self, task: Any, calls: Iterable[Any]) -> list[AnyResult]:
+        """Enqueue a task once for each of `calls`, a tuple of arguments or a dict of keyword arguments.
+
+        For tasks that @task of Django 6.0 made; others have `enqueue_many` themselves.
+        """
+        from catmq_client.contrib.django_tasks import enqueueing
+
+        self.validate_task(task)
+        return enqueueing.enqueue_many(task, calls, self.settings)
 
     def get_result(self, result_id: str) -> AnyResult:
         """Return a result. Raises TaskResultDoesNotExist, and TaskMissing if its task is gone."""

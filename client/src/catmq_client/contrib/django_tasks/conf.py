@@ -41,6 +41,9 @@ class TaskSettings:
     max_attempts: int = 3
     # How long an attempt may take, s; None: for ever.
     timeout: int | None = None
+    # What becomes of the thread of an attempt that takes longer: "leave" replaces it; "kill" ends the worker
+    # process, and the thread with it, when the other tasks at work have ended.
+    on_timeout: str = "leave"
     # Make a dead letter of a task that has failed for good, as well; that needs a retry node.
     dead: bool = False
     # How long finished tasks are kept, days: those that succeeded or were discarded, and those that failed.
@@ -117,6 +120,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or _is_whole(1)(value),
         "must be whole seconds, at least 1, or None",
     ),
+    "on_timeout": (lambda value: value in ("leave", "kill"), "must be 'leave' or 'kill'"),
     "dead": (lambda value: isinstance(value, bool), "must be True or False"),
     "result_days": (_is_whole(1), "must be a whole number, at least 1"),
     "failed_days": (_is_whole(1), "must be a whole number, at least 1"),

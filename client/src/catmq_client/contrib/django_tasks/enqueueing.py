@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.utils import timezone
 
+from catmq_client.contrib.django_outbox import outbox
+from catmq_client.contrib.django_outbox.outbox import in_batches
+from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import InvalidTask, task_backends, task_enqueued
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import Job, alias_of, json_of, send
+from catmq_client.contrib.django_tasks.jobs import Job, alias_of, message_of, plain_of
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
+from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
+from catmq_client.sending.new_messages import NewMessage
 
 log = logging.getLogger("catmq.tasks")
 
 MOST_PATH = 255
+
+
+class NotAllSent(CatmqError, code="not_all_sent"):
+    """Of tasks that are sent directly some were refused, and do not exist; the others do."""
+
+
+class New(NamedTuple):
+    """A task that is to exist: its row and its message."""
+
+    record: TaskRecord
+    message: NewMessage
+
+    @property
+    def size(self) -> int:
+        """The bytes of its row, about."""
+        return len(self.message.body)
 
 
 def enqueue(
@@ -34,20 +56,44 @@ def enqueue(
     `task_id`: that of a tick of a schedule, which may exist once. Raises InvalidTask, TypeError, ValueError,
     and CatmqError if it is sent directly and no broker takes it.
     """
+    _check_path(task)
+    return _all(task, [_new(task, args, kwargs, settings=settings, task_id=task_id)], settings)[0]
+
+
+def enqueue_many(task: AnyTask, calls: Iterable[Any], settings: TaskSettings) -> list[AnyResult]:
+    """Enqueue a task once for each of `calls`; see CatmqTask.enqueue_many.
+
+    Raises InvalidTask, TypeError, ValueError, and NotAllSent if they are sent directly.
+    """
+    _check_path(task)
+    made = []
+    for number, call in enumerate(calls):
+        if not isinstance(call, list | tuple | Mapping):
+            raise TypeError(
+                f"call {number} of task {task.module_path} is a {type(call).__name__}: give a tuple of its "
+                "arguments, or a dict of its keyword arguments"
+            )
+        args, kwargs = ((), call) if isinstance(call, Mapping) else (call, {})
+        made.append(_new(task, args, kwargs, settings=settings))
+    return _all(task, made, settings) if made else []
+
+
+def _all(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> list[AnyResult]:
+    (_send_directly if settings.send == "direct" else _save_and_send)(task, made, settings)
+    results = [one.record.result(task) for one in made]
+    backend = type(task_backends[settings.alias])
+    for result in results:
+        for receiver, error in task_enqueued.send_robust(sender=backend, task_result=result):
+            if isinstance(error, Exception):
+                log.error("%s: receiver %r of task_enqueued failed", result.id, receiver, exc_info=error)
+    return results
+
+
+def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str | None = None) -> New:
+    """Return a task, refused before anything is written if its message could not be sent later."""
     record = _record(task, args, kwargs, settings=settings, task_id=task_id or uuid7().replace("-", ""))
     job = job_of(record, task, settings)
-    # Refused before anything is written: the message could not be sent later.
-    job.body()
-    if settings.send == "direct":
-        _send_directly(record, job, settings)
-    else:
-        _save_and_send(record, job, settings)
-    result = record.result(task)
-    backend = type(task_backends[settings.alias])
-    for receiver, error in task_enqueued.send_robust(sender=backend, task_result=result):
-        if isinstance(error, Exception):
-            log.error("%s: receiver %r of task_enqueued failed", record, receiver, exc_info=error)
-    return result
+    return New(record, message_of(job, due_ms=job.run_after_ms))
 
 
 def job_of(record: TaskRecord, task: AnyTask | None, settings: TaskSettings, **more: Any) -> Job:
@@ -76,7 +122,8 @@ def _ms(time: datetime | None) -> int | None:
     return int(aware.timestamp() * 1000)
 
 
-def _record(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str) -> TaskRecord:
+def _check_path(task: AnyTask) -> None:
+    """Raise InvalidTask if no worker could find a task."""
     path = task.module_path
     if len(path) > MOST_PATH:
         raise InvalidTask(f"task {path}: its path has {len(path)} characters, and {MOST_PATH} are allowed")
@@ -86,36 +133,59 @@ def _record(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, ta
         raise InvalidTask(f"a worker could not find the task: {error}") from error
     if path.startswith("__main__."):
         raise InvalidTask(f"task {path} is of the program that runs: move it to a module that workers import")
+
+
+def _record(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str) -> TaskRecord:
+    path = task.module_path
     return TaskRecord(
         id=task_id,
         path=path,
         queue_name=task.queue_name,
         priority=task.priority,
         backend_name=settings.alias,
-        args=json_of(list(args), f"the arguments of task {path}"),
-        kwargs=json_of(dict(kwargs), f"the arguments of task {path}"),
+        # That JSON can write them is seen when the message is made.
+        args=plain_of(list(args), f"the arguments of task {path}"),
+        kwargs=plain_of(dict(kwargs), f"the arguments of task {path}"),
         run_after=task.run_after,
         max_attempts=getattr(task, "max_attempts", None),
         enqueued_at=timezone.now(),
     )
 
 
-def _save_and_send(record: TaskRecord, job: Job, settings: TaskSettings) -> None:
-    alias = alias_of(settings)
+def _save(made: Sequence[New], alias: str) -> None:
+    for some in in_batches(made, lambda one: one.size):
+        TaskRecord.objects.using(alias).bulk_create([one.record for one in some])
+
+
+def _save_and_send(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> None:
+    alias, topic = alias_of(settings), settings.topic(task.queue_name, task.priority)
     # All that may be wrong was looked at, so what fails here fails the caller's transaction, too.
     with transaction.atomic(using=alias, savepoint=False):
         if settings.results == "database":
-            record.save(using=alias, force_insert=True)
-        send(job, settings, due_ms=job.run_after_ms)
+            _save(made, alias)
+        outbox.send_batch(topic, (one.message for one in made), using=alias)
 
 
-def _send_directly(record: TaskRecord, job: Job, settings: TaskSettings) -> None:
-    alias, is_kept = alias_of(settings), settings.results == "database"
+def _send_directly(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> None:
+    alias, topic = alias_of(settings), settings.topic(task.queue_name, task.priority)
+    is_kept = settings.results == "database"
     if is_kept:
-        record.save(using=alias, force_insert=True)
+        with transaction.atomic(using=alias, savepoint=False):
+            _save(made, alias)
+    refused = {one.record.pk: None for one in made}
     try:
-        send(job, settings, due_ms=job.run_after_ms)
-    except BaseException:
-        if is_kept:
-            TaskRecord.objects.using(alias).filter(pk=record.pk).delete()
-        raise
+        sent = connections.producer().send_batch(topic, [one.message for one in made])
+        errors = {
+            one.record.pk: error
+            for one, error in zip(made, sent, strict=True)
+            if isinstance(error, CatmqError)
+        }
+        refused = dict.fromkeys(errors)
+    finally:
+        if is_kept and refused:
+            TaskRecord.objects.using(alias).filter(pk__in=refused).delete()
+    first = next(iter(errors.values()), None)
+    if first is not None and len(made) == 1:
+        raise first
+    if first is not None:
+        raise NotAllSent(f"{len(errors)} of {len(made)} tasks could not be sent: {first}") from first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import normalize_json
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.errors import CatmqError
+from catmq_client.sending.new_messages import NewMessage
 
 VERSION = 1
 HEADER = "catmq-task"
@@ -71,8 +72,12 @@ class Job:
 
     def body(self) -> bytes:
         """Return the body of its message. Raises ValueError for what is no JSON, or too large."""
-        text = json.dumps({"v": VERSION, **asdict(self)}, separators=(",", ":"), allow_nan=False)
-        data = text.encode()
+        # Not asdict, which copies all arguments.
+        told = {"v": VERSION, **{name: getattr(self, name) for name in _FIELDS}}
+        try:
+            data = json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the arguments of task {self.path} must be JSON: {error}") from error
         if len(data) > MOST_BYTES:
             raise ValueError(
                 f"the arguments of task {self.path} are too large: its message has {len(data)} bytes, and "
@@ -81,7 +86,7 @@ class Job:
         return data
 
 
-_FIELDS = {one.name for one in fields(Job)}
+_FIELDS = dict.fromkeys(one.name for one in fields(Job))
 
 
 def parse(body: bytes) -> Job:
@@ -100,10 +105,18 @@ def parse(body: bytes) -> Job:
         raise WrongMessage(f"no message of a task: {error!r}") from error
 
 
-def json_of(value: Any, what: str) -> Any:
-    """Return a value as JSON has it. Raises TypeError or ValueError naming `what` is wrong."""
+def plain_of(value: Any, what: str) -> Any:
+    """Return a value in types that JSON has. Raises TypeError or ValueError naming `what` is wrong."""
     try:
-        plain = normalize_json(value)
+        return normalize_json(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what} must be JSON: {error}") from error
+
+
+def json_of(value: Any, what: str) -> Any:
+    """Return a value that JSON can write. Raises TypeError or ValueError naming `what` is wrong."""
+    plain = plain_of(value, what)
+    try:
         json.dumps(plain, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what} must be JSON: {error}") from error
@@ -117,26 +130,33 @@ def alias_of(settings: TaskSettings) -> str:
     return router.db_for_write(OutboxMessage)
 
 
-def send(job: Job, settings: TaskSettings, *, due_ms: int | None = None) -> str | None:
-    """Send a job, to be delivered at `due_ms`; return the id of the message if it is known by now.
+def message_of(job: Job, *, due_ms: int | None = None) -> NewMessage:
+    """Return the message of a job, to be delivered at `due_ms`. Raises ValueError as Job.body()."""
+    return NewMessage(
+        job.body(),
+        tag=job.path.rpartition(".")[2][:MAX_TAG],
+        headers={HEADER: "1"},
+        trace_id=job.id,
+        deliver_at=_deliver_at(due_ms),
+    )
+
+
+def send(job: Job, settings: TaskSettings, *, due_ms: int | None = None) -> None:
+    """Send a job, to be delivered at `due_ms`.
 
     Through the outbox it is a part of the transaction under way, if there is one.
     """
     from catmq_client.contrib.django_outbox import outbox
 
-    topic, deliver_at = settings.topic(job.queue, job.priority), _deliver_at(due_ms)
-    what: dict[str, Any] = {
-        "tag": job.path.rpartition(".")[2][:MAX_TAG],
-        "headers": {HEADER: "1"},
-        "trace_id": job.id,
-        "deliver_at": deliver_at,
-    }
+    topic, message = settings.topic(job.queue, job.priority), message_of(job, due_ms=due_ms)
     if job.is_direct:
-        return connections.producer().send(topic, job.body(), **what).message_id
+        sent = connections.producer().send_batch(topic, [message])[0]
+        if isinstance(sent, CatmqError):
+            raise sent
+        return
     alias = alias_of(settings)
     with transaction.atomic(using=alias, savepoint=False):
-        outbox.send(topic, job.body(), using=alias, **what)
-    return None
+        outbox.send_batch(topic, [message], using=alias)
 
 
 def now_ms() -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
 
 from catmq_client.contrib.django_tasks.compat import InvalidTask, Task, TaskResult
 from catmq_client.contrib.django_tasks.conf import MOST_ATTEMPTS
@@ -37,6 +39,19 @@ class CatmqTask(AnyTask):
     def using(self, **changes: Any) -> CatmqTask:
         """Return the task with some of its fields changed; None leaves one as it is."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def enqueue_many(self, calls: Iterable[Any]) -> list[AnyResult]:
+        """Enqueue the task once for each of `calls`, all of them or none; return their results, in order.
+
+        A call is a tuple of arguments, or a dict of keyword arguments. Rows are inserted in batches.
+        """
+        backend: Any = self.get_backend()
+        found: list[AnyResult] = backend.enqueue_many(self, calls)
+        return found
+
+    async def aenqueue_many(self, calls: Iterable[Any]) -> list[AnyResult]:
+        """Do as enqueue_many."""
+        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
 
 def check_fields(task: AnyTask) -> None:

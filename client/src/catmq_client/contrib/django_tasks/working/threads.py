@@ -20,11 +20,12 @@ class Threads:
     """So many threads, of which each handles one message at a time.
 
     Python cannot stop a thread. One whose task takes longer than it may is left alone, and another takes its
-    place; if that has happened as often as there are threads, `is_worn_out`.
+    place; if that has happened `most_lost` times (default: as often as there are threads), `is_worn_out`.
     """
 
-    def __init__(self, count: int, execution: Execution) -> None:
+    def __init__(self, count: int, execution: Execution, *, most_lost: int | None = None) -> None:
         self.count = count
+        self._most_lost = count if most_lost is None else most_lost
         self.is_worn_out = False
         self._execution = execution
         self._deliveries: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
@@ -137,7 +138,7 @@ class Threads:
                 return
             self._lost.add(me)
             self._left.remove(attempt.delivery)
-            self.is_worn_out = len(self._lost) >= self.count
+            self.is_worn_out = len(self._lost) >= self._most_lost
             self._changed.notify_all()
         error = attempt.timed_out()
         log.error("%s: its thread is left alone, %d of %d are now", error, len(self._lost), self.count)

@@ -19,6 +19,7 @@ from pathlib import Path
 from django.db import DatabaseError, InterfaceError, close_old_connections, connections
 
 from catmq_client.contrib.django_outbox.claims import Claims
+from catmq_client.contrib.django_outbox.notify import listening
 from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
 from catmq_client.contrib.django_outbox.running import Running
 from catmq_client.contrib.django_tasks.conf import TaskSettings
@@ -101,7 +102,8 @@ class Worker:
 
     def run(self) -> None:
         """Run tasks until stop(). Raises WorkerFailed, and what ends a consumer, such as ConsumerReplaced."""
-        threads = Threads(self._options.threads, self._execution)
+        most_lost = 1 if self._settings.on_timeout == "kill" else None
+        threads = Threads(self._options.threads, self._execution, most_lost=most_lost)
         self._execution.on_begin = threads.begun
         helpers = [self._help(self._keep_up, "catmq-task-upkeep")]
         if self._options.relay:
@@ -113,7 +115,9 @@ class Worker:
         if self._trouble is not None:
             raise self._trouble
         if threads.is_worn_out:
-            what = f"all {threads.count} threads are stuck in tasks that exceeded their time limit"
+            what = (
+                f"{threads.lost} of {threads.count} threads are stuck in tasks that exceeded their time limit"
+            )
             raise WorkerFailed(f"worker {self.worker_id}: {what}: start it again")
 
     def _take_all(self, threads: Threads) -> None:
@@ -171,15 +175,19 @@ class Worker:
         return helper
 
     def _relay(self) -> None:
-        relay = Relay(self._transport, Claims(name_of_this_relay(), using=alias_of(self._settings)))
-        running = Running(
-            relay,
-            say=lambda text: log.info("relay: %s", text),
-            stop=self._over,
-            poll_s=self._options.relay_poll_ms / 1000,
-            report_s=REPORT_EVERY_S,
-        )
-        running.forever()
+        alias = alias_of(self._settings)
+        with listening(alias) as listener:
+            address = "" if listener is None else listener.address
+            relay = Relay(self._transport, Claims(name_of_this_relay(), using=alias, address=address))
+            running = Running(
+                relay,
+                say=lambda text: log.info("relay: %s", text),
+                stop=self._over,
+                poll_s=self._options.relay_poll_ms / 1000,
+                report_s=REPORT_EVERY_S,
+                listener=listener,
+            )
+            running.forever()
 
     def _keep_up(self) -> None:
         """Enqueue what schedules say, and delete old rows; neither waits for idleness."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 from argparse import ArgumentParser
+from contextlib import nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import router
 
-from catmq_client.contrib.django_outbox import claims, conf
+from catmq_client.contrib.django_outbox import claims, conf, notify
 from catmq_client.contrib.django_outbox.claims import Claims, LeaseLost
+from catmq_client.contrib.django_outbox.models import OutboxMessage
+from catmq_client.contrib.django_outbox.notify import Listener
 from catmq_client.contrib.django_outbox.relay import Relay, name_of_this_relay
 from catmq_client.contrib.django_outbox.running import Running
 from catmq_client.errors import CatmqError
@@ -39,7 +43,10 @@ class Command(BaseCommand):
         )
         parser.add_argument("--database", metavar="ALIAS", help="the outbox of this database")
         parser.add_argument(
-            "--poll-ms", type=int, default=500, help="how long to wait when nothing is there (default 500)"
+            "--poll-ms",
+            type=int,
+            default=500,
+            help="how long to wait when nothing is there, if commits are not notified (default 500)",
         )
         parser.add_argument(
             "--lease-s",
@@ -80,25 +87,34 @@ class Command(BaseCommand):
         if not 1.5 <= options["lease_s"] <= 600:
             raise CommandError("--lease-s: give 1.5 to 600 seconds", returncode=2)
         transport = _transport()
-        claims_of_it = Claims(name_of_this_relay(), using=alias, lease_s=options["lease_s"])
-        running = Running(
-            Relay(transport, claims_of_it),
-            say=self._say,
-            stop=_stop_signal(),
-            poll_s=options["poll_ms"] / 1000,
-            report_s=options["report_s"],
-        )
+        alias = alias or router.db_for_write(OutboxMessage)
         try:
-            if not options["once"]:
-                running.forever()
-            elif not running.once():
-                raise CommandError("not all messages were sent; see --status and --failed")
+            with nullcontext() if options["once"] else notify.listening(alias) as listener:
+                self._run(transport, alias, options, listener)
         except LeaseLost as lost:
             raise CommandError(f"relay {lost} runs already; only one may run at a time") from None
         except CatmqError as error:
             raise CommandError(str(error)) from None
         finally:
             transport.close()
+
+    def _run(
+        self, transport: HttpTransport, alias: str, options: dict[str, Any], listener: Listener | None
+    ) -> None:
+        address = "" if listener is None else listener.address
+        claims_of_it = Claims(name_of_this_relay(), using=alias, lease_s=options["lease_s"], address=address)
+        running = Running(
+            Relay(transport, claims_of_it),
+            say=self._say,
+            stop=_stop_signal(),
+            poll_s=options["poll_ms"] / 1000,
+            report_s=options["report_s"],
+            listener=listener,
+        )
+        if not options["once"]:
+            running.forever()
+        elif not running.once():
+            raise CommandError("not all messages were sent; see --status and --failed")
 
     def _say(self, text: str) -> None:
         self.stdout.write(text)

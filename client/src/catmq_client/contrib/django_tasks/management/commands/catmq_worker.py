@@ -53,7 +53,7 @@ class Command(BaseCommand):
             type=int,
             default=50,
             metavar="MS",
-            help="how often to look into the outbox (default 50)",
+            help="how often to look into the outbox, if commits are not notified (default 50)",
         )
         parser.add_argument(
             "--drain-s",

@@ -1,0 +1,155 @@
+"""Groups as Java clients are told them: the queues to own, how to read them, and versions of both.
+
+Versions only say that something is new. What is compared is what the client was told last, which its
+membership keeps. `rbVersion` rises when the client has to stop and start: other queues, or other threads (a
+client on a newer Java fails at more threads for a queue that runs). Anything else raises `metaVersion`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import json
+
+from brokerapi.java import handles
+from messagestore.consume import positions
+from messagestore.consume.positions import Claim
+from metadata.cache import snapshot
+from metadata.membership import consumers, java_members
+from metadata.membership.consumers import OwnedQueue
+from metadata.membership.java_members import JavaMember, Told
+
+NORMAL, FAILED = 1, 2  # kinds of topics
+THREADS = 10
+PULL_MESSAGES, MOST_PULL_MESSAGES = 50, 300
+MAX_PULL_S = 1  # longest pause between two empty pulls: each of them waits here, too
+Settings = dict[str, Any]
+
+
+class Seen(NamedTuple):
+    """A member as it is, the generation of its group, and what its client is told; None: nothing is new."""
+
+    member: JavaMember
+    generation: int
+    group: Settings | None = None
+
+
+def look(member: JavaMember, asked: int) -> Seen:
+    """Return what there is for a client that has version `asked`.
+
+    It counts as a heartbeat. A client that has the newest version has stopped what it was told to give up.
+    Raises Gone, MetadataUnavailable.
+    """
+    knows = asked == member.version
+    generation = member.told.generation if knows else 0
+    answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
+    settings = [_settings(member, one) for one in answer.assigned]
+    is_same = _content(settings) == member.told.content
+    if knows and is_same:
+        return Seen(member, answer.generation)
+    queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
+    told = _told(member, answer.generation, queues)
+    if told.content != member.told.content:
+        if not java_members.tell(member=member, told=told):  # a broker was quicker; the next poll finds that
+            return Seen(member, answer.generation)
+        member = _renewed(member, told)
+    elif knows:
+        return Seen(member, answer.generation)
+    return Seen(member, answer.generation, _group(member, queues))
+
+
+def started(before: JavaMember, after: JavaMember) -> bool:
+    """Return True if the client was told to stop and start."""
+    return after.told.rb_version > before.told.rb_version
+
+
+def _renewed(member: JavaMember, told: Told) -> JavaMember:
+    return JavaMember(
+        consumer=member.consumer,
+        group=member.group,
+        version=member.version + 1,
+        told=told,
+        session_timeout_ms=member.session_timeout_ms,
+        broadcasts=member.broadcasts,
+    )
+
+
+def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> Told:
+    before = member.told
+    running = _digest([(one["queueId"], one["threadSize"]) for one in queues])
+    restarts = running != before.queues
+    return Told(
+        generation=generation,
+        queues=running,
+        content=_content(queues),
+        rb_version=before.rb_version + restarts,
+        meta_version=before.meta_version + 1,
+    )
+
+
+def _content(queues: Sequence[Settings]) -> str:
+    """A digest of everything about queues, but for their offsets: these move all the time."""
+    return _digest([{name: value for name, value in one.items() if name != "offset"} for one in queues])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.encode(value)).hexdigest()[:32]
+
+
+def _acquired(
+    member: JavaMember, assigned: Sequence[OwnedQueue], settings: Sequence[Settings], *, acquired_before: bool
+) -> list[Settings]:
+    """The queues that the client owns on their nodes now, with their offsets.
+
+    Those it has acquired before are among them while their node is away, at offset 0: a pull begins at the
+    committed one.
+    """
+    claims = [Claim(one.queue, one.epoch) for one in assigned]
+    states = positions.acquire(consumer=member.consumer, queues=claims) if claims else []
+    return [
+        one | {"offset": state.offset or 0}
+        for one, state in zip(settings, states, strict=True)
+        if state.state == "ok" or (acquired_before and state.state == "unavailable")
+    ]
+
+
+def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
+    """A queue as the client is told it. Delays and tag filters are the broker's work."""
+    known = snapshot.current()
+    topic = known.topic(one.topic)
+    origin = known.topic(one.origin_topic or one.topic)
+    delivery = known.delivery(member.consumer.group_id, origin.id if origin is not None else 0)
+    queue_id = handles.handle(member.consumer.member_id, one.queue)
+    return {
+        "queueOffsetId": queue_id,
+        "queueId": queue_id,
+        "offsetVersion": one.epoch,
+        "offset": 0,
+        "consumerGroupName": member.group,
+        "topicName": one.topic,
+        "originTopicName": one.origin_topic or one.topic,
+        "topicType": FAILED if one.origin_topic else NORMAL,
+        "topicId": topic.id if topic is not None else 0,
+        "delayProcessTime": 0,
+        "threadSize": 1 if delivery.ordered else delivery.threads or THREADS,
+        "pullBatchSize": min(delivery.max_poll_records or PULL_MESSAGES, MOST_PULL_MESSAGES),
+        "consumerBatchSize": 1 if delivery.ordered else delivery.handler_batch or 1,
+        # They count deliveries. Where nothing can be kept for a retry, they are not to report failures.
+        "retryCount": 0 if member.broadcasts else delivery.retries + 1,
+        "stopFlag": int(one.stopped),
+        "traceFlag": 0,
+        "maxPullTime": MAX_PULL_S,
+        "timeout": -(-(delivery.handler_timeout_ms or 0) // 1000),
+    }
+
+
+def _group(member: JavaMember, queues: Sequence[Settings]) -> Settings:
+    meta = {
+        "name": member.group,
+        "rbVersion": member.told.rb_version,
+        "metaVersion": member.told.meta_version,
+        "version": member.version,
+    }
+    return {"meta": meta, "queues": {str(one["queueId"]): one for one in queues}}

@@ -1,0 +1,153 @@
+"""The base of the calls of Java clients: who is let in, how they write requests, how they read answers.
+
+Such a client takes any status but 2xx, and an empty answer, for a broker that is away: it pauses for half a
+second and asks the next one, a few times. `suc: false` is final. So what cannot be done now is answered with
+503, and what is wrong with 200, `suc: false` and a message.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from django.urls import Resolver404, resolve
+from drf_spectacular.utils import extend_schema
+from msgspec import Meta, Struct
+
+from brokerapi.endpoint import Call, Endpoint
+from brokerapi.http import errors, renderers
+from brokerapi.http.formats import JSON
+from brokerapi.http.parsers import invalid, read_bytes
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.config import config
+from metadata.errors import Forbidden, Invalid, Malformed, NotFound, Unavailable
+from metadata.rules.membership import addresses
+from metadata.users import api_keys
+
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a Java long holds
+MOST_BYTES = 16 << 20  # of a request: these clients send as many messages at once as they are given
+SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
+SLASHES = re.compile(r"/{2,}")
+
+_networks = addresses.networks(config.java_networks)
+
+
+class JavaRequest(Struct, kw_only=True):
+    """Base of all requests. Unknown fields are left out; a null means the default."""
+
+    clientIp: str | None = None
+    sdkVersion: str | None = None
+
+
+class Body:
+    """A request's body as a struct: numbers may be text, and what is null may be absent."""
+
+    def __init__(self, kind: type[JavaRequest]) -> None:
+        self._decode = msgspec.json.Decoder(kind, strict=False).decode
+
+    def read(self, request: HttpRequest) -> Any:
+        """Raises Malformed, TooLarge, or Invalid naming the field."""
+        data = read_bytes(request, MOST_BYTES)
+        try:
+            return self._decode(data or b"{}")
+        except msgspec.ValidationError as error:
+            raise invalid(error) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Malformed(f"The body is not JSON: {error}.") from error
+
+
+def java_actor(address: str) -> Actor:
+    """Return who a Java client at an address is to us. Raises Forbidden."""
+    if not addresses.is_within(address, _networks):
+        raise Forbidden(
+            f"Java clients at {address} are not let in: CATMQ_JAVA_NETWORKS of this broker lacks it."
+        )
+    if not config.java_key:
+        return Actor(kind="key", name="java", address=address, rights=SENDS_AND_READS)
+    key = next((one for one in snapshot.current().keys.values() if one.name == config.java_key), None)
+    if key is None:
+        raise Forbidden(
+            f"CATMQ_JAVA_KEY names the API key {config.java_key}, which does not exist: create it."
+        )
+    return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
+
+
+def with_token(actor: Actor, token: str | None) -> Actor:
+    """Return the actor whose API key a request has as its token; the same actor for any other token."""
+    key = snapshot.find_key(api_keys.digest(token)) if token else None
+    if key is None:
+        return actor
+    return Actor(kind="key", name=key.name, address=actor.address, rights=key.rights, key_id=key.id)
+
+
+class JavaEndpoint(Endpoint):
+    """Base of all; `answer_to` takes (call, request) and returns the fields of the answer."""
+
+    public = True  # no key: who is let in is a matter of networks
+    body: Body
+
+    @extend_schema(exclude=True)
+    def post(self, call: Call) -> HttpResponse:
+        """Answer a call."""
+        try:
+            call.actor = java_actor(call.request.META.get("REMOTE_ADDR", ""))
+            return said(call, self.answer_to(call, self.body.read(call.request)))
+        except Exception as error:  # noqa: BLE001 - as Endpoint does: refused() logs what is a bug
+            return self.refused(call, error)
+
+    def answer_to(self, call: Call, asked: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def refused(self, call: Call, error: Exception) -> HttpResponse:
+        """Return the answer to a call that failed."""
+        return refusal(call, error)
+
+
+def said(call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK) -> HttpResponse:
+    """Return an answer with the fields that all have."""
+    common = {"suc": True, "time": 0, "serverIp": config.broker_name}
+    return renderers.render(call.request, {**common, **fields}, JSON, status)
+
+
+def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
+    """Return the answer to a failed call: 503 for what may be tried again, 200 for what is wrong."""
+    problem = errors.respond(error)  # logs what is a bug
+    known = errors.as_catmq(error)
+    is_wrong = isinstance(known, Invalid) and not isinstance(known, Unavailable)
+    status = HTTPStatus.OK if is_wrong else problem.status_code
+    answer = said(call, {"suc": False, "code": "0", "msg": known.detail, **fields}, status)
+    answer.catmq_code = known.code  # type: ignore[attr-defined]  # read by metrics
+    return answer
+
+
+class Elsewhere(Endpoint):
+    """Any other URL of these clients: one that is written differently, or a call that we do not have."""
+
+    public = True
+
+    @extend_schema(exclude=True)
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Answer as the call does whose URL is meant: doubled slashes and one at the end do not count."""
+        path = SLASHES.sub("/", request.path_info).rstrip("/")
+        try:
+            match = resolve(path)
+        except Resolver404:
+            match = None
+        kind = getattr(getattr(match, "func", None), "cls", None)
+        if match is not None and path != request.path_info and kind is not Elsewhere:
+            request.resolver_match = match
+            answer: HttpResponse = match.func(request, **match.kwargs)
+            return answer
+        return super().dispatch(request, *args, **kwargs)
+
+    @extend_schema(exclude=True)
+    def post(self, call: Call) -> HttpResponse:
+        """Refuse the call; GET the same."""
+        detail = f"There is no call {call.request.path_info} here: docs/reference/java-clients.md lists them."
+        return refusal(call, NotFound(detail))
+
+    get = post

@@ -1,0 +1,179 @@
+"""A Java client comes and goes: register, join groups, heartbeat, leave."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from brokerapi.endpoint import Call
+from brokerapi.http import draining
+from brokerapi.java import handles
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
+from messagestore.topology import membership
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.db import consumer_ids
+from metadata.errors import CatmqError, Code, Conflict, Gone, Invalid, NotFound
+from metadata.membership import consumers, java_members
+
+log = logging.getLogger(__name__)
+
+NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+MOST_CHARS = 100
+CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
+
+
+class RegisterRequest(JavaRequest):
+    name: str | None = None
+
+
+class Register(JavaEndpoint):
+    """POST consumer/register: a number for the client, by which it calls itself from now on."""
+
+    body = Body(RegisterRequest)
+
+    def answer_to(self, call: Call, asked: RegisterRequest) -> dict[str, Any]:
+        draining.check()
+        for field in ("name", "clientIp", "sdkVersion"):
+            if not (getattr(asked, field) or "").strip():
+                raise Invalid.field(field, "is missing")
+        return {"id": java_members.new_number()}
+
+
+class JoinRequest(JavaRequest):
+    consumerId: Long | None = None
+    consumerName: str | None = None
+    consumerGroupNames: dict[str, list[str] | None] | None = None
+
+
+class RegisterConsumerGroup(JavaEndpoint):
+    """POST consumer/registerConsumerGroup: the client becomes a member of its groups, which must exist."""
+
+    body = Body(JoinRequest)
+
+    def answer_to(self, call: Call, asked: JoinRequest) -> dict[str, Any]:
+        draining.check()
+        if not asked.consumerId or asked.consumerId < 0 or not asked.consumerName:
+            raise Invalid.field("consumerId", "is none that register gave: register first")
+        groups = asked.consumerGroupNames or {}
+        for group, topics in groups.items():
+            _check_group(group, topics or [])
+        for group in groups:
+            _join(group, asked, call.actor)
+        return {"broadcastConsumerGroupName": {}, "consumerGroupNameNew": {}}
+
+
+def _check_group(group: str, topics: list[str]) -> None:
+    """Raise NotFound or Conflict for a group that the client cannot join; log topics that differ."""
+    known = snapshot.find_group(group)
+    if known.is_share:
+        raise Conflict(
+            f"Group {group} is a share group: Java clients own queues. Use another group.",
+            code=Code.GROUP_SETTINGS_DIFFER,
+        )
+    current = snapshot.current()
+    read = {current.topics[one.topic_id] for one in current.subscriptions_of(known.id)}
+    names = {topic.name for topic in read if topic.failure_of is None}
+    if names != set(topics):
+        log.warning("group %s reads %s, a Java client handles %s", group, sorted(names), sorted(topics))
+
+
+def _join(group: str, asked: JoinRequest, actor: Actor) -> None:
+    java_id, name = asked.consumerId or 0, asked.consumerName or ""
+    broadcasts = snapshot.find_group(group).mode == "broadcasting"
+    joined = membership.join(
+        group=group,
+        name=member_name(name),
+        incarnation=java_members.incarnation(java_id),
+        instance_id=instance_name(name) if broadcasts else None,
+        sdk=client_of(name, asked.sdkVersion or ""),
+        address=actor.address,
+        actor=actor,
+    )
+    consumer = consumer_ids.check(joined.consumer_id)
+    handles.note(consumer)
+    java_members.link(consumer=consumer, java_id=java_id)
+
+
+def member_name(name: str) -> str:
+    """Return the name of a member for the one that a client gives itself: address|process|number|port.
+
+    >>> member_name("10.0.0.5|4242|137|8087"), member_name("10.0.0.5|4242|137null ")
+    ('java-10.0.0.5-4242-137-8087', 'java-10.0.0.5-4242-137null')
+    """
+    return f"java-{NOT_OF_A_NAME.sub('-', name.strip())}"[:MOST_CHARS]
+
+
+def instance_name(name: str) -> str:
+    """Return the instance of a broadcasting group: address and port, which a restart keeps, if it has a port.
+
+    >>> instance_name("10.0.0.5|4242|137|8087"), instance_name("10.0.0.5|4242|137|null")
+    ('java-10.0.0.5-8087', 'java-10.0.0.5-4242-137-null')
+    """
+    words = name.strip().split("|")
+    has_port = len(words) == 4 and words[3].isdigit()
+    return member_name(f"{words[0]}|{words[3]}" if has_port else name)
+
+
+def client_of(name: str, version: str) -> str:
+    """Return which client this is, and its version; CatMQ's names end in a blank.
+
+    >>> client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"), client_of("10.0.0.5|1|280 ", "${project.version}")
+    ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
+    """
+    if name.endswith(" ") or version == CATMQ_VERSION:
+        return "catmq-java" if version == CATMQ_VERSION else f"catmq-java/{version}"
+    return f"pmq-java/{version}"
+
+
+class BeatRequest(JavaRequest):
+    consumerId: Long | None = None
+    consumerIds: list[Long] | None = None
+
+
+class Heartbeat(JavaEndpoint):
+    """POST consumer/heartbeat: `deleted` 1 makes the client register anew, with all its groups.
+
+    A client that sends heartbeats but polls no more gets none of them recorded: its queues go to others.
+    """
+
+    body = Body(BeatRequest)
+
+    def answer_to(self, call: Call, asked: BeatRequest) -> dict[str, Any]:
+        ids = [one for one in (asked.consumerId, *(asked.consumerIds or ())) if one]
+        deleted = max(map(_is_gone, ids), default=False)
+        return {"heatbeatTime": 10, "deleted": int(deleted), "bakUrl": ""}
+
+
+def _is_gone(java_id: int) -> bool:
+    try:
+        members, has_joined = java_members.beating(java_id)
+        if not has_joined:
+            return not java_members.is_young(java_id)
+        for consumer in members:
+            consumers.heartbeat(consumer=consumer, generation=0, owned=())
+    except Gone:
+        return True
+    except CatmqError as error:
+        log.info("The heartbeat of Java client %d was not recorded: %s", java_id, error.detail)
+    return False
+
+
+class LeaveRequest(JavaRequest):
+    id: Long | None = None
+
+
+class DeRegister(JavaEndpoint):
+    """POST consumer/deRegister: the client leaves its groups; one that is unknown has left."""
+
+    body = Body(LeaveRequest)
+
+    def answer_to(self, call: Call, asked: LeaveRequest) -> dict[str, Any]:
+        for member in java_members.of_client(asked.id or 0):
+            try:
+                consumers.leave(consumer=member.consumer, actor=call.actor)
+            except NotFound:  # its group was deleted
+                continue
+            handles.forget(member.consumer.member_id)
+        return {}

@@ -1,0 +1,169 @@
+"""POST consumer/getConsumerGroupPolling: what is new in the groups of a Java client, waited for.
+
+The client asks again the moment it is answered, and starts to read after the fourth answer. So an answer
+without news is held back, but shortly while it starts. It always waits in one call, and in a second one when
+it checks itself; neither ends the other. A call ends when the generation of one of its groups moves, which
+`flag` 1 of a commit does (reading.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from django.db import close_old_connections
+from django.http import HttpResponse
+
+from brokerapi.endpoint import Call
+from brokerapi.http import draining, longpoll
+from brokerapi.java import assignment, handles
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal
+from messagestore.heads.heads import board
+from metadata.cache import snapshot
+from metadata.errors import CatmqError, Gone
+from metadata.limits.concurrency import limiter
+from metadata.membership import java_members
+from metadata.membership.java_members import JavaMember
+
+HOLD_S = 7.0  # these clients wait 10 s, some of them for the end of this call when they stop
+START_HOLD_S = 0.3  # while a client counts answers before it starts
+START_ANSWERS = 4
+ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
+MOST_STARTING = 10_000
+
+_starting: dict[tuple[int, str], int] = {}  # (client, group) → answers until it starts
+
+
+class PollRequest(JavaRequest):
+    consumerId: Long | None = None
+    consumerGroupVersion: dict[str, Long | None] | None = None
+
+
+class Poll(JavaEndpoint):
+    body = Body(PollRequest)
+
+    def answer_to(self, call: Call, asked: PollRequest) -> dict[str, Any]:
+        draining.check()
+        java_id = asked.consumerId or 0
+        versions = {group: version or 0 for group, version in (asked.consumerGroupVersion or {}).items()}
+        members = [one for one in java_members.of_client(java_id) if one.group in versions]
+        if len(members) < len(versions) or not versions:
+            return _deleted(call)
+        java_members.note_poll(java_id)
+        for member in members:
+            handles.note(member.consumer)
+        try:
+            return _answer(_news(call, java_id, members, versions))
+        except Gone:
+            return _deleted(call)
+
+    def refused(self, call: Call, error: Exception) -> HttpResponse:
+        """Hold the refusal back: what fails at once is asked again at once."""
+        if not draining.hurries():
+            _sleep(ERROR_HOLD_S)
+        is_known = isinstance(error, CatmqError) and not draining.hurries()
+        answer = refusal(call, error)
+        answer.status_code = 200 if is_known else answer.status_code
+        return answer
+
+
+def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
+    """The fields of an answer; the two clients spell one of them differently."""
+    return {
+        "sleepTime": 0,
+        "consumerDeleted": int(deleted),
+        "brokerMetaMode": 0,
+        "consumerGroups": groups,
+        "consumerGroupSubEnvMap": {},
+        "consumerGroupoSubEnvMap": {},
+    }
+
+
+def _deleted(call: Call) -> dict[str, Any]:
+    """Nobody of that number: the client hears so from its heartbeat, too, and registers anew."""
+    _sleep(ERROR_HOLD_S)
+    return _answer({}, deleted=True)
+
+
+def _sleep(seconds: float) -> None:
+    close_old_connections()
+    with limiter.aside():
+        time.sleep(seconds)
+
+
+def _news(call: Call, java_id: int, members: list[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
+    """Return the news of the client, by group; looked for again when one of the groups changes."""
+    until = time.monotonic() + _hold_s(java_id, members)
+    place = f"poll {java_id}"
+    has_place = longpoll.take_place_for(place)
+    try:
+        news, seen = _look(java_id, members, versions)
+        if not news and not draining.hurries():
+            _wait(seen, until if has_place else min(until, time.monotonic() + 1.0))
+            if _has_changed(seen) and not call.has_hung_up():
+                fresh = [one for one in java_members.of_client(java_id) if one.group in versions]
+                news, _ = _look(java_id, fresh, versions)
+    finally:
+        if has_place:
+            longpoll.give_back_place_of(place)
+    return news
+
+
+def _look(
+    java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[int, int]]:
+    """Return the news, by group, and the generation of each group, by its id."""
+    news, generations = {}, {}
+    for member in members:
+        seen = assignment.look(member, versions[member.group])
+        generations[member.consumer.group_id] = seen.generation
+        if seen.group is not None:
+            news[member.group] = seen.group
+            if assignment.started(member, seen.member) or not versions[member.group]:
+                _note_start(java_id, member.group)
+    return news, generations
+
+
+def _note_start(java_id: int, group: str) -> None:
+    if len(_starting) >= MOST_STARTING:
+        _starting.clear()
+    _starting[java_id, group] = START_ANSWERS
+
+
+def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
+    """Return the time to wait: the next call must come within the session timeout of each group."""
+    hold_s = HOLD_S
+    for member in members:
+        left = _starting.get((java_id, member.group), 0)
+        if left:
+            hold_s = START_HOLD_S
+            _starting[java_id, member.group] = left - 1
+            if left == 1:
+                del _starting[java_id, member.group]
+        hold_s = min(hold_s, member.session_timeout_ms / 3000)
+    return hold_s
+
+
+def _has_changed(seen: Mapping[int, int]) -> bool:
+    """Return True if a group has another generation than was seen; the snapshot may be older than that."""
+    known = snapshot.current().groups
+    return any(group not in known or known[group].generation > at for group, at in seen.items())
+
+
+def _wait(seen: Mapping[int, int], until: float) -> None:
+    """Return when a group of the client changed, or the time is over."""
+    close_old_connections()
+    while (left_s := until - time.monotonic()) > 0:
+        changed = threading.Event()
+        with ExitStack() as watching:
+            for group_id in seen:
+                waiter = board.watch(group_id, {})
+                waiter.event = changed
+                watching.enter_context(waiter)
+            if draining.hurries() or _has_changed(seen):
+                return
+            with limiter.aside():
+                changed.wait(left_s)

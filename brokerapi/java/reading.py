@@ -1,0 +1,183 @@
+"""A Java client reads its queues and commits.
+
+Both name a queue by an id that holds the member (handles.py). Its reader row on the node says whether that
+member owns it; a commit must also name the epoch, as `offsetVersion`. The id of a message is its offset + 1,
+and so the last id consumed is the committed offset.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from django.http import HttpResponse
+
+from brokerapi.endpoint import Call
+from brokerapi.http import longpoll, metrics
+from brokerapi.http.longpoll import Asked
+from brokerapi.java import handles
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
+from messagestore.consume import node_owners, positions
+from messagestore.consume.positions import CommitOffset
+from messagestore.consume.pull_types import PulledQueue, PullQueue
+from messagestore.engine.messages import StoredMessage
+from metadata.config import config
+from metadata.db.consumer_ids import ConsumerId
+from metadata.errors import CatmqError, Draining, Invalid, NodeUnavailable
+from metadata.grouping import grouped
+from metadata.groups import ownership
+
+HOLD_MS = 7_000  # these clients wait 10 s for an answer
+MOST_MESSAGES = 300  # more would fill their buffer
+GONE_ON = ("cleaned", "lost_tail")  # states that say where to go on
+BASE64 = "catmq-body"  # header of a message whose body is no text
+MOST_KNOWN = 100_000
+
+_committed: dict[
+    int, tuple[int, int]
+] = {}  # id of a queue → (epoch, offset) of the last commit that was stored
+
+
+class PullRequest(JavaRequest):
+    queueId: Long | None = None
+    offsetStart: Long | None = None
+    offsetEnd: Long | None = None
+
+
+class PullData(JavaEndpoint):
+    """POST consumer/pullData: the next messages behind `offsetStart`, waited for."""
+
+    body = Body(PullRequest)
+
+    def answer_to(self, call: Call, asked: PullRequest) -> dict[str, Any]:
+        member_id, queue = handles.parts(asked.queueId or 0)
+        start, end = asked.offsetStart or 0, asked.offsetEnd or 0
+        if member_id < 1 or queue < 1:
+            raise Invalid.field("queueId", "is none that a poll told: join the group first")
+        if start < 0 or end <= start:
+            raise Invalid.field("offsetEnd", "must be above offsetStart, and offsetStart not below 0")
+        consumer = handles.consumer_of(member_id)
+        if consumer is None:
+            return {"msgs": []}
+        pulled = _pulled(consumer, queue, start, min(end - start, MOST_MESSAGES))
+        if pulled is None:
+            return {"msgs": []}
+        metrics.count_pulled(consumer.group_id, [pulled])
+        return {"msgs": [_message(one) for one in pulled.messages]}
+
+    def refused(self, call: Call, error: Exception) -> HttpResponse:
+        """A node that is away has nothing to read now: the client pauses and asks again."""
+        known = isinstance(error, CatmqError) and not isinstance(error, Invalid | Draining)
+        return super().refused(call, Invalid(str(error)) if known else error)
+
+
+def _pulled(consumer: ConsumerId, queue: int, start: int, count: int) -> PulledQueue | None:
+    """Pull of a queue, from the committed offset on if that is higher; None if another member owns it."""
+    held = node_owners.held(consumer=consumer, queues=[queue]).get(queue)
+    if held is None:
+        handles.forget(consumer.member_id)  # it may have registered anew, or its node is away
+        return None
+    epoch, committed = held
+    generation, first = positions.generation(consumer=consumer), max(start, committed)
+    count = min(count, config.max_pull_messages)
+    for wait_ms in (HOLD_MS, 0):  # the second time only where something is gone
+        asked = Asked(generation, [PullQueue(queue, epoch, first)], count, config.max_pull_bytes, wait_ms)
+        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=asked).queues
+        if found.state not in GONE_ON:
+            break
+        first = max(found.low or 0, found.next_offset)
+    if (
+        found.state == "ok"
+        and not found.rows
+        and found.next_offset > first == max(start, committed) == committed
+    ):
+        # A tag filter left all of it out: the client has nothing to commit, so the broker does.
+        positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, found.next_offset)])
+    if found.state == "corrupt":
+        raise NodeUnavailable(f"Queue {queue} contradicts itself: the log of the broker and verify say how.")
+    return found
+
+
+def _message(one: StoredMessage) -> dict[str, Any]:
+    """A message as these clients read it. A body that is no text comes in base64, and its header says so."""
+    head = dict(one.headers or {})
+    try:
+        body = one.body.decode()
+    except UnicodeDecodeError:
+        body, head[BASE64] = base64.b64encode(one.body).decode(), "base64"
+    return {
+        "id": one.offset + 1,
+        "bizId": one.key,
+        "head": head,
+        "body": body,
+        "retryCount": one.attempt,
+        "tag": one.tag,
+        "traceId": one.trace_id,
+        "sendIp": "",  # not stored; CatMQ's client spells it otherwise
+        "sendIP": "",
+        "sendTime": one.stored_at_ms,
+    }
+
+
+class QueueOffset(JavaRequest):
+    queueOffsetId: Long | None = None
+    offsetVersion: Long | None = None
+    offset: Long | None = None
+
+
+class CommitRequest(JavaRequest):
+    queueOffsets: list[QueueOffset | None] | None = None
+    flag: Long | None = None
+
+
+class CommitOffsets(JavaEndpoint):
+    """POST consumer/commitOffset: positions, again and again; with `flag` 1 of queues that it has stopped.
+
+    A client that stops queues restarts those it keeps at the offset that it was told before it stopped. So
+    these get another epoch, which its next poll tells it with the offset.
+    """
+
+    body = Body(CommitRequest)
+
+    def answer_to(self, call: Call, asked: CommitRequest) -> dict[str, Any]:
+        given = [one for one in asked.queueOffsets or () if one is not None]
+        released = asked.flag == 1
+        new = [one for one in given if (one.offset or 0) > 0 and (released or not _is_known(one))]
+        by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
+        for member_id, mine in by_member.items():
+            consumer = handles.consumer_of(member_id)
+            if consumer is not None:
+                _commit(consumer, mine, released=released)
+        return {}
+
+
+def _is_known(one: QueueOffset) -> bool:
+    epoch, offset = _committed.get(one.queueOffsetId or 0, (0, 0))
+    return epoch == one.offsetVersion and (one.offset or 0) <= offset
+
+
+def _commit(consumer: ConsumerId, given: list[QueueOffset], *, released: bool) -> None:
+    """Commit what a client consumed. Raises NodeUnavailable if a node could not store its part."""
+    wanted: dict[int, CommitOffset] = {}
+    for one in given:
+        _, queue = handles.parts(one.queueOffsetId or 0)
+        before = wanted.get(queue)
+        if before is None or before.offset < (one.offset or 0):
+            wanted[queue] = CommitOffset(queue, one.offsetVersion or 0, one.offset or 0)
+    committed = positions.commit(consumer=consumer, offsets=list(wanted.values()))
+    metrics.count_committed(consumer.group_id, committed)
+    stored = [wanted[one.queue] for one in committed if one.state == "ok"]
+    _note(consumer, stored)
+    if released:
+        moved = {one.queue for one in committed if one.state == "ok" and one.handled}
+        queues = {one.queue: one.epoch for one in stored if one.queue in moved}
+        ownership.begin_anew(group_id=consumer.group_id, queues=queues, instance_id=consumer.instance_id)
+    if any(one.state == "unavailable" for one in committed):
+        raise NodeUnavailable("Some positions could not be stored: their node does not answer.")
+
+
+def _note(consumer: ConsumerId, stored: list[CommitOffset]) -> None:
+    if len(_committed) >= MOST_KNOWN:
+        _committed.clear()
+    for one in stored:
+        _committed[handles.handle(consumer.member_id, one.queue)] = (one.epoch, one.offset)

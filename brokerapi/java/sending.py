@@ -1,0 +1,114 @@
+"""POST consumer/publish: messages of a Java client.
+
+`bizId` becomes the key, `head` the headers. `partitionInfo` names the queue; without `strictMode` another one
+will do. A `token` may be an API key, whose rights and quota then count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpResponse
+from msgspec import json
+
+from brokerapi.endpoint import Call
+from brokerapi.http import draining, metrics
+from brokerapi.java import handles, resends
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal, with_token
+from messagestore.engine.messages import NewMessage
+from messagestore.produce import publish
+from metadata.actors import Actor
+from metadata.cache import snapshot
+from metadata.config import config
+from metadata.errors import CatmqError, Invalid, RateLimited, Unavailable
+from metadata.grouping import chunks
+from metadata.rules.topics.routing_rules import derived_batch_id
+
+
+class PartitionInfo(JavaRequest):
+    queueId: Long | None = None
+    strictMode: Long | None = None
+
+
+class NewJavaMessage(JavaRequest):
+    body: str | None = None
+    bizId: str | None = None
+    tag: str | None = None
+    traceId: str | None = None
+    head: dict[str, str | None] | None = None
+    partitionInfo: PartitionInfo | None = None
+
+
+class PublishRequest(JavaRequest):
+    topicName: str | None = None
+    token: str | None = None
+    msgs: list[NewJavaMessage | None] | None = None
+
+
+class Publish(JavaEndpoint):
+    body = Body(PublishRequest)
+
+    def answer_to(self, call: Call, asked: PublishRequest) -> dict[str, Any]:
+        draining.check()
+        if not asked.topicName:
+            raise Invalid.field("topicName", "is missing")
+        messages = [_message(asked.topicName, one) for one in asked.msgs or () if one is not None]
+        actor = with_token(call.actor, asked.token)
+        key = resends.key_of(actor.address, json.encode(asked))
+        mine = resends.begin(key, call.has_hung_up)
+        failed = True
+        try:
+            _send(asked.topicName, messages, mine.batch_id, actor)
+            failed = False
+        except Invalid:
+            failed = False
+            raise
+        finally:
+            resends.end(key, mine, failed=failed)
+        return {"sleepTime": 0}
+
+    def refused(self, call: Call, error: Exception) -> HttpResponse:
+        """Return the answer; who is too fast waits for `sleepTime` ms and sends it again."""
+        if not isinstance(error, RateLimited):
+            return refusal(call, error, sleepTime=0)
+        answer = refusal(call, error, sleepTime=error.retry_after_ms or 1000)
+        answer.status_code = 200
+        return answer
+
+
+def _send(topic: str, messages: list[NewMessage], batch_id: UUID, actor: Actor) -> None:
+    """Store all messages, or raise the error of the first that was not stored; what was stored stays."""
+    if not messages:
+        raise Invalid.field("msgs", "is empty: send at least one message")
+    for number, some in enumerate(chunks(messages, config.max_messages)):
+        one_id = derived_batch_id(batch_id, number) if number else batch_id
+        runs = publish.send(topic=topic, messages=some, batch_id=one_id, actor=actor)
+        metrics.count_sent(topic, runs, bytes=sum(len(one.body) for one in some))
+        wrong = [run.fate for run in runs if isinstance(run.fate, CatmqError)]
+        if wrong:
+            raise next((one for one in wrong if isinstance(one, Unavailable)), wrong[0])
+
+
+def _message(topic: str, one: NewJavaMessage) -> NewMessage:
+    return NewMessage(
+        body=(one.body or "").encode(),
+        key=one.bizId or None,
+        tag=one.tag or None,
+        trace_id=one.traceId or None,
+        headers={name: value for name, value in (one.head or {}).items() if value is not None} or None,
+        queue=_queue(topic, one.partitionInfo),
+    )
+
+
+def _queue(topic: str, wanted: PartitionInfo | None) -> int | None:
+    """Return the queue that a message is to go to. One that is only wished for must take messages."""
+    if wanted is None or not wanted.queueId:
+        return None
+    _, queue = handles.parts(wanted.queueId)
+    known = snapshot.current().queues.get(queue)
+    named = snapshot.current().topic(topic)
+    takes = (
+        known is not None and named is not None and known.topic_id == named.id and known.state == "read_write"
+    )
+    return queue if wanted.strictMode or takes else None

@@ -1,0 +1,337 @@
+"""A channel of kombu on CatMQ; see Channel."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from queue import Empty
+from typing import Any
+
+from amqp.protocol import queue_declare_ok_t
+from kombu.exceptions import ChannelError
+from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.transport.virtual.base import NOT_EQUIVALENT_FMT, NotEquivalentError
+from kombu.utils.uuid import uuid
+
+from catmq_client.contrib.kombu import messages
+from catmq_client.contrib.kombu.cluster import Cluster
+from catmq_client.contrib.kombu.registry import Binding, Entry, Table
+from catmq_client.errors import OptionError
+from catmq_client.sharing.messages import ShareMessage
+
+log = logging.getLogger("catmq.kombu")
+
+TYPES = ("direct", "topic", "fanout")
+# Arguments of queues that mean something here; the others are ignored, and it is said once.
+KNOWN_ARGUMENTS = frozenset({"x-expires", "x-max-priority", "x-message-ttl"})
+# Transient queues that are never addressed by their name, only through an exchange.
+BOUND_ONLY = re.compile(r"\.pidbox$|^celeryev\.")
+_told: set[str] = set()
+
+
+class QoS(virtual.QoS):
+    """Messages that a channel has delivered, and which are not acknowledged."""
+
+    def ack(self, delivery_tag: str) -> None:
+        super().ack(delivery_tag)
+        self.channel.accept(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        # Not the base's: that would store a copy.
+        super().ack(delivery_tag)
+        self.channel.refuse(delivery_tag, requeue=requeue)
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        if self.channel.is_ours:
+            super().restore_unacked_once(stderr)
+
+
+class Channel(virtual.Channel):
+    """Declares, sends, consumes and acknowledges. Durable queues are leased from; others are in memory."""
+
+    QoS = QoS
+    supports_fanout = True
+    body_encoding = None
+    from_transport_options = ("deadletter_queue",)
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._leases: dict[str, ShareMessage] = {}
+        self._no_ack: set[str] = set()
+
+    @property
+    def cluster(self) -> Cluster:
+        found: Cluster = self.connection.cluster
+        return found
+
+    @property
+    def is_ours(self) -> bool:
+        """Return False in a process that was forked from the one that opened the channel."""
+        return self.connection is not None and self.connection.is_ours
+
+    # Exchanges.
+
+    def exchange_declare(
+        self, exchange: str | None = None, type: str = "direct", passive: bool = False, **_: Any
+    ) -> None:
+        type = type or "direct"
+        exchange = exchange or f"amq.{type}"
+        if type not in TYPES:
+            raise OptionError(f"exchange {exchange!r} has the type {type!r}: write one of {', '.join(TYPES)}")
+        table = self.cluster.registry.table()
+        found = table.exchanges.get(exchange)
+        if passive and found is None:
+            table = self.cluster.registry.table(max_age_s=0.0)
+            found = table.exchanges.get(exchange)
+            if found is None:
+                raise self._not_found("exchange", exchange)
+        if passive or found == type:
+            return
+        if found is not None:
+            raise NotEquivalentError(NOT_EQUIVALENT_FMT.format(exchange, self._vhost))
+        self.cluster.declare_exchange(exchange, type)
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        if if_unused and any(True for _ in self._bound_to(exchange)):
+            return
+        self._settle({"op": "delete_exchange", "exchange": exchange}, _has_exchange)
+
+    # Queues.
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> dict[str, Any]:
+        # The base forgets expires and max_priority.
+        found: dict[str, Any] = to_rabbitmq_queue_arguments(arguments, **kwargs)
+        return found
+
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        *,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> queue_declare_ok_t:
+        queue = queue or f"amq.gen-{uuid()}"
+        if passive:
+            if not self._has_queue(queue):
+                raise self._not_found("queue", queue)
+            return queue_declare_ok_t(queue, self._size(queue), 0)
+        given = arguments or {}
+        self._tell_ignored(queue, given)
+        if exclusive or auto_delete or given.get("x-expires") is not None:
+            self._declare_transient(queue, given.get("x-expires"))
+        else:
+            self.cluster.ensure_queue(queue)
+        return queue_declare_ok_t(queue, 0, 0)
+
+    def _declare_transient(self, queue: str, expires_ms: float | None) -> None:
+        transients = self.cluster.transients
+        is_new = not transients.has(queue)
+        transients.declare(queue, expires_s=None if expires_ms is None else expires_ms / 1000)
+        if is_new and not BOUND_ONLY.search(queue):
+            transients.bind(Binding("", queue, queue), "direct")
+
+    @staticmethod
+    def _tell_ignored(queue: str, arguments: Mapping[str, Any]) -> None:
+        for name in sorted(arguments.keys() - KNOWN_ARGUMENTS):
+            if name not in _told:
+                _told.add(name)
+                log.warning("queue %s: the argument %s means nothing here and is ignored", queue, name)
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> int:
+        if if_empty and self._size(queue):
+            return 0
+        if self.cluster.transients.has(queue):
+            return self.cluster.transients.delete(queue)
+        count = self._purge(queue) if self._has_queue(queue) else 0
+        self._settle({"op": "delete_queue", "queue": queue}, _has_queue)
+        return count
+
+    def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any) -> None:
+        exchange = exchange or "amq.direct"
+        kind = self.cluster.registry.table().exchanges.get(exchange)
+        if kind is None:
+            kind = self.cluster.registry.table(max_age_s=0.0).exchanges.get(exchange)
+        if kind is None:
+            raise self._not_found("exchange", exchange)
+        binding = Binding(exchange, routing_key or "", queue)
+        if self.cluster.transients.has(queue):
+            self.cluster.transients.bind(binding, kind)
+        else:
+            entry = {"op": "bind", **binding._asdict()}
+            self._settle(entry, lambda table, _: binding not in table.bindings)
+
+    def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any) -> None:
+        binding = Binding(exchange or "amq.direct", routing_key or "", queue)
+        if self.cluster.transients.has(queue):
+            self.cluster.transients.unbind(binding)
+        else:
+            entry = {"op": "unbind", **binding._asdict()}
+            self._settle(entry, lambda table, _: binding in table.bindings)
+
+    def list_bindings(self) -> Iterator[tuple[str, str, str]]:
+        """Return (queue, exchange, routing key) of each binding of a durable queue."""
+        bindings = self.cluster.registry.table(max_age_s=0.0).bindings
+        return ((one.queue, one.exchange, one.key) for one in bindings)
+
+    def get_exchanges(self) -> list[str]:
+        return [*self.cluster.registry.table().exchanges]
+
+    def get_table(self, exchange: str) -> list[tuple[str, str, str]]:
+        return [(one.key, "", one.queue) for one in self._bound_to(exchange)]
+
+    def _bound_to(self, exchange: str) -> Iterator[Binding]:
+        bindings = self.cluster.registry.table(max_age_s=0.0).bindings
+        return (one for one in bindings if one.exchange == exchange)
+
+    def _settle(self, entry: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
+        self.cluster.settle([entry], is_new)
+
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        if self.cluster.transients.has(queue):
+            return True
+        return queue in self.cluster.registry.table(max_age_s=0.0).queues
+
+    def _size(self, queue: str) -> int:
+        transients = self.cluster.transients
+        return transients.size(queue) if transients.has(queue) else self.cluster.size(queue)
+
+    def _purge(self, queue: str) -> int:
+        transients = self.cluster.transients
+        return transients.purge(queue) if transients.has(queue) else self.connection.purge(queue)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        self.cluster.transients.delete(queue)
+
+    # Sends.
+
+    def basic_publish(self, message: messages.Payload, exchange: str, routing_key: str, **_: Any) -> None:
+        self._inplace_augment_message(message, exchange, routing_key)
+        self.cluster.publish(message, exchange or "", routing_key or "")
+
+    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+        # Text stays readable and searchable; other bytes are no JSON.
+        is_text = isinstance(body, str) and encoding in (None, "utf-8")
+        encoded: tuple[Any, str | None] = (
+            (body, None) if is_text else super().encode_body(body, encoding or "base64")
+        )
+        return encoded
+
+    def _put(self, queue: str, message: messages.Payload, **_: Any) -> None:
+        self.cluster.put(queue, message)
+
+    # Deliveries.
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[..., Any], consumer_tag: str, **kwargs: Any
+    ) -> None:
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        if no_ack:
+            self._no_ack.add(queue)
+        self.cluster.transients.consume(queue, 1)
+        self.connection.consumers_changed()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is None or not self.is_ours:
+            return
+        self._no_ack.discard(queue)
+        self.cluster.transients.consume(queue, -1)
+        self.connection.consumers_changed()
+
+    def wants(self) -> int | None:
+        """Return how many messages it takes now; None: any number."""
+        if not self.qos.can_consume():
+            return 0
+        estimate: int | None = self.qos.can_consume_max_estimate()
+        return estimate
+
+    def consumes(self) -> list[str]:
+        """Return the queues with consumers."""
+        return list(self._active_queues)
+
+    def takes_over(self, queue: str, tag: str, lease: ShareMessage) -> None:
+        """Note whose lease a delivery tag is; a message for a consumer without acknowledgements is done."""
+        if queue in self._no_ack:
+            lease.accept()
+        else:
+            self._leases[tag] = lease
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
+        try:
+            payload, lease = self.connection.get(queue)
+        except Empty:
+            return None
+        message = self.Message(payload, channel=self)
+        if not no_ack:
+            self.qos.append(message, message.delivery_tag)
+        if lease is not None:
+            if no_ack:
+                lease.accept()
+            else:
+                self._leases[message.delivery_tag] = lease
+        return message
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        for tag in self._up_to(delivery_tag) if multiple else [delivery_tag]:
+            self.qos.ack(tag)
+
+    def basic_recover(self, requeue: bool = False) -> Any:
+        if not requeue:
+            raise NotImplementedError("recover(requeue=False) does not exist here: write requeue=True")
+        return self.qos.restore_unacked()
+
+    def accept(self, tag: str) -> None:
+        """Finish a message; called by any thread."""
+        lease = self._leases.pop(tag, None)
+        if lease is not None and self.is_ours and not lease.accept():
+            log.warning("%r was acknowledged after its lease had ended: it may be delivered again", lease)
+
+    def refuse(self, tag: str, *, requeue: bool) -> None:
+        """Give a message back, or drop it."""
+        lease = self._leases.pop(tag, None)
+        if lease is None or not self.is_ours:
+            return
+        if requeue:
+            lease.release()
+            self.connection.flush()
+        elif self.cluster.options.dead_on_reject:
+            lease.reject("rejected")
+        else:
+            lease.accept()
+
+    def _restore(self, message: Any) -> None:
+        # Not a copy: the lease ends, so order, id and count of deliveries stay.
+        lease = self._leases.pop(message.delivery_tag, None)
+        if lease is not None and self.is_ours:
+            lease.release()
+
+    def _up_to(self, delivery_tag: str) -> list[str]:
+        tags: list[str] = []
+        for tag in list(self.qos._delivered):
+            if tag not in self.qos._dirty:
+                tags.append(tag)
+            if tag == delivery_tag:
+                break
+        return tags
+
+    @property
+    def _vhost(self) -> str:
+        return self.cluster.names.vhost
+
+    def _not_found(self, kind: str, name: str) -> ChannelError:
+        what = f"NOT_FOUND - no {kind} {name!r} in vhost {self._vhost!r}"
+        return ChannelError(what, (50, 10), f"Channel.{kind}_declare", "404")
+
+
+def _has_queue(table: Table, entry: Entry) -> bool:
+    return entry["queue"] in table.queues
+
+
+def _has_exchange(table: Table, entry: Entry) -> bool:
+    return entry["exchange"] in table.exchanges

@@ -1,0 +1,143 @@
+"""Members that are Java clients: which memberships a client has, and what each was told last.
+
+A Java client calls itself by a number that a broker gave it, in all its groups. The number holds the time at
+which it was made, so a client that has not joined a group yet needs no row. To such a client a group is known
+by versions: it says which one it has, and gets whatever is newer. So each membership keeps the version of
+what its client was told, as `Told`; who owns what is kept where it is for all members.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from metadata.db.clock import UtcNow, before, database_now, ms
+from metadata.db.consumer_ids import ConsumerId, check
+from metadata.db.transactions import reachable
+from metadata.models import ConsumerGroupConsumer
+
+RANDOM_BITS = 20  # of a number; the time in ms since 1970 stands above them
+YOUNG_S = 60.0  # how long a client may take to join its first group
+SILENT_S = 60.0  # heartbeats of a client that asked for no assignment for so long do not count
+NOTE_S = 15.0  # the time of its last question is not written more often
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Contents of the last answer with news: the `generation` of the group, digests of the queues to own and
+    of everything about them, and the versions of both."""
+
+    generation: int = 0
+    queues: str = ""
+    content: str = ""
+    rb_version: int = 0
+    meta_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JavaMember:
+    """A membership of a Java client; `version` is that of what it was `told`."""
+
+    consumer: ConsumerId
+    group: str
+    version: int
+    told: Told = field(default_factory=Told)
+    session_timeout_ms: int = 15_000
+    broadcasts: bool = False
+
+
+def new_number() -> int:
+    """Return a number for a client that registers. Raises MetadataUnavailable."""
+    with reachable():
+        return ms(database_now()) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
+
+
+def incarnation(java_id: int) -> str:
+    """Return the number as the incarnation of a process, so that a repeat of its registration is known."""
+    return str(UUID(int=java_id & (1 << 128) - 1))
+
+
+def is_young(java_id: int) -> bool:
+    """Return True if a number was given so recently that its client may be on the way to its first group."""
+    with reachable():
+        age_ms = ms(database_now()) - (java_id >> RANDOM_BITS)
+    return abs(age_ms) < YOUNG_S * 1000
+
+
+def link(*, consumer: ConsumerId, java_id: int) -> None:
+    """Note that a membership is that of a client; one that it has already stays as it is.
+
+    Its versions begin at the time of the client's number: a client that registers anew may have versions of its
+    former number in hand, and must find the new ones above them.
+    """
+    base = java_id >> RANDOM_BITS
+    told = asdict(Told(rb_version=base, meta_version=base))
+    with reachable():
+        rows = _rows().filter(pk=consumer.member_id, consumer_id=consumer.text)
+        rows.exclude(java_id=java_id).update(
+            java_id=java_id, java_version=base, java_told=told, java_polled_at=UtcNow()
+        )
+
+
+def of_client(java_id: int) -> list[JavaMember]:
+    """Return the memberships of a client, by group."""
+    with reachable():
+        rows = _rows().filter(java_id=java_id).select_related("group").order_by("group__name")
+        return [_member(row) for row in rows]
+
+
+def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
+    """Return the memberships of a client for which a heartbeat counts, and whether it has any at all."""
+    with reachable():
+        rows = list(_rows().filter(java_id=java_id).values_list("consumer_id", "java_polled_at"))
+        asked_after = before(database_now(), seconds=SILENT_S) if rows else None
+    alive = [
+        check(text) for text, at in rows if at is not None and asked_after is not None and at > asked_after
+    ]
+    return alive, bool(rows)
+
+
+def consumer_of(member_id: int) -> ConsumerId | None:
+    """Return the consumer id of a Java client's membership, None if there is none of that number."""
+    with reachable():
+        rows = _rows().filter(pk=member_id, java_id__isnull=False).values_list("consumer_id", flat=True)
+        text = rows.first()
+    return None if text is None else check(text)
+
+
+def note_poll(java_id: int) -> None:
+    """Write down that a client asked now, unless that was done a moment ago."""
+    with reachable():
+        recently = before(database_now(), seconds=NOTE_S)
+        rows = _rows().filter(Q(java_polled_at__isnull=True) | Q(java_polled_at__lt=recently))
+        rows.filter(java_id=java_id).update(java_polled_at=UtcNow())
+
+
+def tell(*, member: JavaMember, told: Told) -> bool:
+    """Note what a client is told next, under the next version; False if another broker was quicker."""
+    with reachable():
+        mine = _rows().filter(
+            pk=member.consumer.member_id, consumer_id=member.consumer.text, java_version=member.version
+        )
+        return int(mine.update(java_version=member.version + 1, java_told=asdict(told))) > 0
+
+
+def _rows() -> Any:
+    return ConsumerGroupConsumer.objects.all()
+
+
+def _member(row: ConsumerGroupConsumer) -> JavaMember:
+    told: Mapping[str, Any] = row.java_told or {}
+    return JavaMember(
+        consumer=check(row.consumer_id),
+        group=row.group.name,
+        version=row.java_version,
+        told=Told(**told),
+        session_timeout_ms=row.group.session_timeout_ms,
+        broadcasts=row.group.mode == row.group.Mode.BROADCASTING,
+    )

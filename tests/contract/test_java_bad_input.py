@@ -1,0 +1,185 @@
+"""Wrong input of Java clients: an answer that they understand, and nothing is asked again for ever."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from brokerapi.java import endpoint
+from metadata.rules.membership import addresses
+from tests.support.broker import Broker
+from tests.support.java_client import CONSUMER, META, Wire
+
+PUBLISH, POLL, PULL = CONSUMER + "publish", CONSUMER + "getConsumerGroupPolling", CONSUMER + "pullData"
+COMMIT, JOIN, FAIL = (
+    CONSUMER + name for name in ("commitOffset", "registerConsumerGroup", "publishAndUpdateResultFailMsg")
+)
+NOWHERE = {"queueId": 1 << 40 | 7, "offsetStart": 0, "offsetEnd": 50}
+
+
+@pytest.fixture
+def wire(broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+    broker.ok("POST", "/groups", {"name": "readers"})
+    broker.ok("POST", "/groups", {"name": "sharers", "mode": "share"})
+    made = Wire(broker.url)
+    yield made
+    made.close()
+
+
+def raw(broker: Broker, method: str, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    """Status and body of any request."""
+    parts = urlsplit(broker.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=10)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (PUBLISH, {"topicName": "nope", "msgs": [{"body": "x"}]}, "Topic nope does not exist"),
+        (PUBLISH, {"topicName": None, "msgs": [{"body": "x"}]}, "topicName"),
+        (PUBLISH, {"topicName": "single", "msgs": None}, "msgs"),
+        (PUBLISH, {"topicName": "single", "msgs": [None]}, "msgs"),
+        (PUBLISH, {"topicName": "single", "msgs": "x"}, "msgs"),
+        (PUBLISH, {"topicName": "single", "msgs": [{"body": "x" * (1 << 20) + "x"}]}, "body"),
+        (PUBLISH, {"topicName": "single", "msgs": [{"body": "x", "bizId": "k" * 300}]}, "key"),
+        (
+            PUBLISH,
+            {
+                "topicName": "single",
+                "msgs": [{"body": "x", "partitionInfo": {"queueId": 9999, "strictMode": 1}}],
+            },
+            "9999",
+        ),
+        (CONSUMER + "register", {"name": ""}, "name"),
+        (CONSUMER + "register", {"name": None}, "name"),
+        (JOIN, {"consumerId": 0, "consumerName": "a|1|2|3", "consumerGroupNames": {}}, "consumerId"),
+        (JOIN, {"consumerId": None, "consumerName": "a|1|2|3", "consumerGroupNames": {}}, "consumerId"),
+        (JOIN, {"consumerId": 7, "consumerName": "a|1|2|3", "consumerGroupNames": {"nope": []}}, "nope"),
+        (JOIN, {"consumerId": 7, "consumerName": "a|1|2|3", "consumerGroupNames": {"sharers": []}}, "share"),
+        (PULL, {"queueId": None, "offsetStart": 0, "offsetEnd": 50}, "queueId"),
+        (PULL, {"queueId": 7, "offsetStart": 0, "offsetEnd": 50}, "queueId"),
+        (PULL, {**NOWHERE, "offsetStart": -1}, "offsetStart"),
+        (PULL, {**NOWHERE, "offsetEnd": None}, "offsetEnd"),
+        (PULL, {**NOWHERE, "queueId": "many"}, "queueId"),
+        (FAIL, {"queueId": 1 << 40, "failMsg": {"msgs": [{"id": 1}]}}, "queueId"),
+        (PULL, {**NOWHERE, "queueId": 1 << 63}, "queueId"),
+        (COMMIT, {"queueOffsets": [{"queueOffsetId": 1 << 64}]}, "queueOffsetId"),
+        (CONSUMER + "deRegister", {"id": -(1 << 64)}, "id"),
+        (META + "getTopic", {"consumerGroupName": "nope"}, "nope"),
+        (META + "getTopicQueueIds", {"topicNames": ["nope"]}, "nope"),
+        (CONSUMER + "getMessageCount", {"consumerGroupName": None}, "Group"),
+        ("/api/server/meta/getMeta", {}, "getMeta"),
+        ("/api/client/tool/rb", {"consumerGroupNames": ["readers"]}, "rb"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_a_message_and_not_asked_again(
+    wire: Wire, path: str, body: dict[str, Any], words: str
+) -> None:
+    answer = wire.call(path, body)  # one try: any status but 200 would raise Failed
+    assert answer["suc"] is False and answer["code"] == "0"
+    assert words in answer["msg"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fields"),
+    [
+        (PULL, NOWHERE, {"msgs": []}),
+        (COMMIT, {"queueOffsets": None, "flag": None}, {}),
+        (
+            COMMIT,
+            {"queueOffsets": [None, {"queueOffsetId": None, "offsetVersion": None, "offset": None}]},
+            {},
+        ),
+        (COMMIT, {"queueOffsets": [{"queueOffsetId": 1 << 40, "offsetVersion": 1, "offset": 0}]}, {}),
+        (COMMIT, {"queueOffsets": [{"queueOffsetId": 1 << 40, "offsetVersion": 1, "offset": -5}]}, {}),
+        (COMMIT, {"queueOffsets": [{"queueOffsetId": -1, "offsetVersion": 1, "offset": 5}], "flag": 1}, {}),
+        (FAIL, {"queueId": None, "failMsg": None, "ids": None}, {}),
+        (FAIL, {"queueId": 1, "failMsg": {"msgs": [None, {"id": None}, {"id": 0}]}}, {}),
+        (CONSUMER + "deRegister", {"id": None}, {}),
+        (CONSUMER + "deRegister", {"id": 77}, {}),
+        (CONSUMER + "heartbeat", {"consumerId": None, "asyn": None}, {"deleted": 0, "bakUrl": ""}),
+        (CONSUMER + "heartbeat", {"consumerId": 77, "asyn": 1}, {"deleted": 1}),
+        (CONSUMER + "heartbeat", {"consumerId": 1 << 62, "asyn": 1}, {"deleted": 1}),
+        ("/api/client/tool/sendMail", {"subject": "s", "content": "c" * 100_000, "type": None}, {}),
+        ("/api/client/tool/addOpLog", {"content": "a\nb"}, {}),
+        (META + "getMetaGroup", {}, {"brokerIpG1": [], "metricUrl": ""}),
+    ],
+)
+def test_what_is_odd_and_harmless_is_answered_as_done(
+    wire: Wire, path: str, body: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    answer = wire.call(path, body)
+    assert answer["suc"] is True
+    assert {name: answer[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize("versions", [{"readers": 3}, {"foreign": 0}, {"readers": None}, {}, None])
+def test_polls_that_have_nothing_to_wait_for_are_held_back(wire: Wire, versions: Any) -> None:
+    begun = time.monotonic()
+    answer = wire.call(POLL, {"consumerId": 77, "consumerGroupVersion": versions})
+    assert answer["consumerDeleted"] == 1
+    assert time.monotonic() - begun > 1
+
+
+def test_a_poll_that_cannot_be_read_is_held_back_too(wire: Wire) -> None:
+    begun = time.monotonic()
+    answer = wire.call(POLL, {"consumerId": "x", "consumerGroupVersion": {}})
+    assert answer["suc"] is False
+    assert time.monotonic() - begun > 1
+
+
+def test_a_body_above_65535_bytes_and_one_without_text_are_stored(wire: Wire, broker: Broker) -> None:
+    messages = [{"id": 0, "body": "x" * 70_000}, {"id": 0, "body": None}, {"id": 0, "head": {"h": None}}]
+    assert wire.call(PUBLISH, {"topicName": "single", "msgs": messages})["suc"] is True
+
+
+def test_a_request_of_16_mb_is_taken_and_a_larger_one_refused(wire: Wire, broker: Broker, queue: int) -> None:
+    many = [{"id": 0, "body": "x" * 12_000} for _ in range(1_300)]  # more than one send takes
+    assert wire.call(PUBLISH, {"topicName": "single", "msgs": many})["suc"] is True
+    shown = broker.ok("GET", "/topics/single/queues")["queues"]
+    assert shown[0]["head"] == 1_300
+    status, text = raw(broker, "POST", PUBLISH, b"", **{"Content-Length": str(17 << 20)})
+    assert status == 200 and json.loads(text)["suc"] is False
+
+
+@pytest.mark.parametrize("path", [PUBLISH + "/", "/" + PUBLISH, "/api//client/consumer//publish//"])
+def test_slashes_too_many_do_not_count(wire: Wire, path: str) -> None:
+    assert wire.call(path, {"topicName": "single", "msgs": [{"body": "x"}]})["suc"] is True
+
+
+def test_numbers_may_be_text_and_unknown_fields_are_left_out(wire: Wire) -> None:
+    answer = wire.call(CONSUMER + "deRegister", {"id": "77", "unknown": {"x": 1}})
+    assert answer["suc"] is True
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b"\xff", b"{" * 100_000])
+def test_a_body_that_is_no_object_is_refused(wire: Wire, broker: Broker, body: bytes) -> None:
+    status, text = raw(broker, "POST", PUBLISH, body)
+    assert status == 200 and json.loads(text)["suc"] is False
+
+
+def test_clients_of_other_networks_are_told_why_they_are_not_let_in(
+    wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["10.0.0.0/8"]))
+    for path in (PUBLISH, PULL, COMMIT, JOIN, FAIL, CONSUMER + "register", META + "getTopic"):
+        answer = wire.call(path, {})
+        assert answer["suc"] is False and "CATMQ_JAVA_NETWORKS" in answer["msg"]
+    assert wire.call(POLL, {"consumerId": 77})["suc"] is False
+    assert b"CATMQ_JAVA_NETWORKS" in raw(broker, "GET", "/api/client/tool/getIp", b"")[1]
+
+
+def test_its_address_is_told_to_who_is_let_in(wire: Wire, broker: Broker) -> None:
+    assert raw(broker, "GET", "/api/client/tool/getIp", b"") == (200, b"127.0.0.1")

@@ -1,0 +1,163 @@
+"""Parts of the kombu transport that need no broker: options, URLs, names, bindings, times."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from catmq_client.contrib.kombu import messages
+from catmq_client.contrib.kombu.names import Names
+from catmq_client.contrib.kombu.options import Address, TransportOptions, address, checked
+from catmq_client.contrib.kombu.registry import Registry, Table
+from catmq_client.errors import ConnectFailed, OptionError
+
+NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"lease_s": 4}, "lease_s=4: write a whole number, 5 to 3600"),
+        ({"lease_s": True}, "lease_s=True: write a whole number"),
+        ({"lease_s": "60"}, "write a whole number"),
+        ({"leases": 60}, "leases is not an option: did you mean lease_s"),
+        ({"visibility_timeout": 3600}, "visibility_timeout is not an option: did you mean lease_s"),
+        ({"native_eta": "yes"}, "write True or False"),
+        ({"priority_steps": 3}, "write a list of priorities from 0 to 9"),
+        ({"priority_steps": [0, 10]}, "write a list of priorities from 0 to 9"),
+        ({"priority_steps": []}, "write a list of priorities from 0 to 9"),
+        ({"verify": 3}, "the path of a file of CA certificates"),
+        ({"group": ""}, "write the name of a share group"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_remedy(given: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(OptionError, match="broker_transport_options: .*" + wrong.replace("(", r"\(")):
+        checked(given)
+
+
+def test_options_of_kombu_pass() -> None:
+    assert checked({"max_retries": 3, "interval_start": 0}) == TransportOptions()
+
+
+def test_a_priority_goes_to_the_highest_step_that_is_not_above_it() -> None:
+    options = checked({"priority_steps": [6, 3]})
+    assert [options.step(priority) for priority in (0, 3, 5, 6, 9)] == [3, 3, 3, 6, 6]
+    assert TransportOptions().step(9) == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("redis://x", "the scheme is 'redis'"),
+        ("catmq://key@host", "behind a colon"),
+        ("catmq://:key@host:port", "write catmq://:APIKEY@host"),
+    ],
+)
+def test_a_wrong_url_is_refused(url: str, wrong: str) -> None:
+    with pytest.raises(OptionError, match=wrong):
+        address(url)
+
+
+def test_urls_have_defaults_and_tls() -> None:
+    assert address("catmq://") == Address("http://localhost:8000", None, "celery")
+    assert address("catmqs://:a%2Fb@broker/").url == "https://broker:8000"
+    assert address("catmqs://:a%2Fb@broker/").api_key == "a/b"
+    assert address("catmq://[::1]:9").url == "http://[::1]:9"
+
+
+def test_names_of_topics_are_different_for_different_queues() -> None:
+    names = Names("shop")
+    queues = ("mails", "a/b", "a_x2f_b", "_bindings", "_log.x", "x_fail", "ä", "A b")
+    topics = [names.topic(queue) for queue in queues]
+    topics += [names.topic("mails", step=6), names.log("mails"), names.log(""), names.bindings]
+    assert len({*topics}) == len(topics)
+    assert all(topic.startswith("shop.") and topic.isascii() and " " not in topic for topic in topics)
+    assert not any(topic.endswith("_fail") for topic in topics)
+
+
+def test_bindings_follow_the_entries_of_the_log() -> None:
+    table = Table()
+    for entry in (
+        {"op": "exchange", "exchange": "e", "type": "topic"},
+        {"op": "queue", "queue": "q"},
+        {"op": "bind", "exchange": "e", "key": "a.*", "queue": "q"},
+        {"op": "bind", "exchange": "e", "key": "#", "queue": "r"},
+        {"op": "of a later release", "exchange": "e"},
+    ):
+        table.apply(entry)
+    assert (table.targets("e", "a.b"), table.targets("e", "b")) == (["q", "r"], ["r"])
+    assert (table.targets("", "q"), table.targets("", "r")) == (["q"], [])
+    table.apply({"op": "unbind", "exchange": "e", "key": "a.*", "queue": "q"})
+    assert table.targets("e", "a.b") == ["r"]
+    table.apply({"op": "delete_queue", "queue": "r"})
+    assert table.targets("e", "a.b") == []
+
+
+class Stored:
+    """A log of bindings in memory."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.is_away = False
+
+    def read(self, offset: int) -> tuple[list[bytes], int]:
+        if self.is_away:
+            raise ConnectFailed("away")
+        return self.bodies[offset:], len(self.bodies)
+
+
+def test_only_what_is_new_is_recorded_and_others_see_it() -> None:
+    log = Stored()
+    one, two = Registry(log.read, log.bodies.append), Registry(log.read, log.bodies.append)
+    entry = {"op": "queue", "queue": "q"}
+    for registry in (one, two, one):
+        registry.ensure(entry, is_new=lambda table, entry: entry["queue"] not in table.queues)
+    assert [json.loads(body) for body in log.bodies] == [entry]
+    assert two.table().queues == {"q"}
+
+
+def test_bindings_of_a_moment_ago_do_while_brokers_are_away() -> None:
+    log = Stored()
+    registry = Registry(log.read, log.bodies.append)
+    registry.ensure({"op": "queue", "queue": "q"}, is_new=lambda table, _: not table.queues)
+    log.is_away = True
+    assert registry.table(max_age_s=0.0).queues == {"q"}
+    with pytest.raises(ConnectFailed):
+        Registry(log.read, log.bodies.append).table()
+
+
+def test_an_entry_that_cannot_be_read_is_left_out() -> None:
+    log = Stored()
+    log.bodies += [b"\xff", b"[]", b'{"op": "bind"}', b'{"op": "queue", "queue": "q"}']
+    assert Registry(log.read, log.bodies.append).table().queues == {"q"}
+
+
+def task(**headers: Any) -> messages.Payload:
+    return {"body": "", "headers": {"task": "t", **headers}, "properties": {"delivery_info": {}}}
+
+
+@pytest.mark.parametrize("eta", [None, "", "soon", 5, (NOW - timedelta(hours=1)).isoformat()])
+def test_without_an_eta_to_come_nothing_is_delayed(eta: object) -> None:
+    assert messages.delay(task(eta=eta), NOW) == {}
+
+
+def test_an_eta_without_a_zone_is_utc() -> None:
+    assert messages.delay(task(eta="2026-11-24T13:00:00"), NOW) == {"deliver_at": NOW + timedelta(hours=1)}
+
+
+def test_a_message_expires_after_it_was_stored() -> None:
+    payload = task()
+    payload["properties"]["expiration"] = "2000"
+    stored_ms = int(NOW.timestamp() * 1000)
+    assert not messages.is_expired(payload, stored_ms, NOW + timedelta(seconds=1.9))
+    assert messages.is_expired(payload, stored_ms, NOW + timedelta(seconds=2))
+    payload["properties"]["expiration"] = "never"
+    assert not messages.is_expired(payload, stored_ms, NOW + timedelta(days=1))
+
+
+def test_what_is_no_json_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match="headers and properties of a message are JSON"):
+        messages.encoded(task(when=NOW))
