@@ -140,7 +140,8 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
     ids = [row.pk for row in found.items]
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
-        topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
+        mine = ConsumerGroupTopic.objects.filter(group__in=ids, state="ready", topic__kind="normal")
+        topics = _counts(mine, "group_id")
     lines = minutes.handled_by(group_ids=ids)
     known = progress.of_groups(ids)
     return found.map(
