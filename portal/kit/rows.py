@@ -102,7 +102,7 @@ KINDS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
     "node": gettext_lazy("node"),
     "user": gettext_lazy("user"),
-    "group": gettext_lazy("group"),
+    "group": gettext_lazy("consumer group"),
     "dead": gettext_lazy("dead letters"),
     "subscription": gettext_lazy("subscription"),
     "job": gettext_lazy("job"),
