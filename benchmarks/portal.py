@@ -35,6 +35,7 @@ PATHS = (
     "/consumers", "/consumers?sort=heard", "/consumers?q=0042", "/consumers?page=9999",
     "/rebalances", "/rebalances?q=0042", "/audit", "/audit?q=0042", "/audit?name=topic-00042",
     "/alarms", "/jobs", "/nodes", "/brokers", "/keys", "/users", "/reports", "/messages",
+    "/search?q=0042", "/search?q=pause+0042",
 )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from metadata.config import config
 from metadata.db import access
 from metadata.errors import Code, Invalid, NotFound
 
+KEYS_BYTES = 256 * 1024  # of bodies, which come with the keys
+
 
 @dataclass(frozen=True, slots=True)
 class Browsed:
@@ -58,6 +60,23 @@ def by_offset(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
     following = messages[-1].offset + 1 if messages else start
     shown = tuple(messages) if reads else tuple(map(masked, messages))
     return Browsed(shown, len(messages), following if following < head.head else None, not reads)
+
+
+def keys_from(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) -> list[str | None]:
+    """Keys of at most `limit` messages from an offset on; fewer where bodies weigh more than KEYS_BYTES.
+
+    Needs `browse` on the topic, or of a person to look. Raises NotFound, NodeUnavailable.
+    """
+    _reads(topic, queue, actor)
+    head = durability.head_of(queue=queue)
+    if head is None:
+        return []
+    first = max(offset, head.low)
+    with node_pools.node_of(queue).reading() as session:
+        found = message_sql.select_from(
+            session, queue=queue, first=first, end=min(first + limit, head.head), most_bytes=KEYS_BYTES
+        )
+    return [one.key for one in found]
 
 
 def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:

@@ -15,7 +15,7 @@ from metadata.errors import CatmqError
 from metadata.groups.groups import GroupView
 from metadata.monitoring import progress
 from metadata.monitoring.progress import GroupProgress
-from metadata.rules.groups.lagging import Cause, Facts, Reader, ReadQueue, causes, hottest
+from metadata.rules.groups.lagging import BEHIND, Cause, Facts, Reader, ReadQueue, causes, hottest
 from metadata.rules.topics.names import failure_name
 
 SAMPLED = 50  # messages of the hottest queue, whose keys are looked at
@@ -28,7 +28,7 @@ def of_group(
     if found is None or not any(one.lag != 0 for one in offsets):
         return []
     facts = _facts(view, offsets, found)
-    hot = hottest(facts)
+    hot = hottest(facts) if facts.trend in BEHIND else None
     if hot is not None and hot.owner is not None:
         facts = replace(facts, keys=_keys(hot, offsets, actor))
     return causes(facts)
@@ -78,6 +78,5 @@ def _keys(hot: ReadQueue, offsets: Sequence[QueueLag], actor: Actor) -> list[str
     """Return the keys of the messages that wait first in a queue; none if the actor may not look at them."""
     first = next((one.committed for one in offsets if one.queue == hot.id), None) or 0
     with suppress(CatmqError):  # what else is known can be said without them
-        found = browse.by_offset(topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor)
-        return [one.key for one in found.messages]
+        return browse.keys_from(topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor)
     return []

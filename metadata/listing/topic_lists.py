@@ -87,7 +87,8 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """A subscription in a list; `minutes`: messages that the group handled of the topic in the last ones."""
+    """A subscription in a list; `minutes`: messages that the group handled of the topic in the last ones;
+    `members` are those of the group."""
 
     group: str
     topic: str
@@ -99,6 +100,7 @@ class SubscriptionRow:
     lag_ms: int | None
     created_at_ms: int
     minutes: tuple[int, ...]
+    members: int
 
 
 def check_look(actor: Actor) -> None:
@@ -138,7 +140,8 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
     ids = [row.pk for row in found.items]
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
-        topics = _counts(ConsumerGroupTopic.objects.filter(group__in=ids, state="ready"), "group_id")
+        mine = ConsumerGroupTopic.objects.filter(group__in=ids, state="ready", topic__kind="normal")
+        topics = _counts(mine, "group_id")
     lines = minutes.handled_by(group_ids=ids)
     known = progress.of_groups(ids)
     return found.map(
@@ -154,7 +157,7 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
 
 
 def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> Listed[SubscriptionRow]:
-    """Subscriptions of all groups, or those to one topic, in five queries. Those to retry topics are parts of
+    """Subscriptions of all groups, or those to one topic, in six queries. Those to retry topics are parts of
     others, so only who asks for such a topic sees them."""
     check_look(actor)
     rows = ConsumerGroupTopic.objects.filter(group__deleted_at__isnull=True)
@@ -163,6 +166,9 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
     )
     rows = rows.filter(topic__kind="normal") if topic is None else rows.filter(topic__name=topic)
     found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
+    with reachable():
+        mine = ConsumerGroupConsumer.objects.filter(group__in={row.group_id for row in found.items})
+        members = _counts(mine, "group_id")
     lines = minutes.handled_of(pairs=[(row.group_id, row.topic_id) for row in found.items])
     return found.map(
         lambda row: shown(
@@ -171,6 +177,7 @@ def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> 
             stopped=row.stopped or row.group.stopped,
             stopped_queues=len(row.stopped_queues),
             minutes=tuple(lines.get((row.group_id, row.topic_id), ())),
+            members=members.get(row.group_id, 0),
         )
     )
 

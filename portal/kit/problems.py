@@ -29,11 +29,12 @@ LATE_MS = 15 * 60_000  # an unread message older than that makes a group worth a
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should look at; `tone` is bad or warn."""
+    """Something that a person should look at; `tone` is bad or warn; `since_ms` is that of an alarm."""
 
     tone: str
     text: Text
     href: str = ""
+    since_ms: int | None = None
 
 
 def problems(known: Overview, who: Actor) -> list[Problem]:
@@ -56,9 +57,8 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
     for one in known.alarms:
         words = {"kind": rows.alarm_kind(one.kind), "name": one.name, "detail": one.detail}
         text = _("Alarm: %(kind)s, %(name)s: %(detail)s") if one.name else _("Alarm: %(kind)s: %(detail)s")
-        yield Problem(
-            "bad", text % words, rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
-        )
+        href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
+        yield Problem("bad", text % words, href, one.since_ms)
     more = known.alarm_count - len(known.alarms)
     if more > 0:
         left = ngettext("%s more alarm", "%s more alarms", more)

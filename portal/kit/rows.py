@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
-from metadata.listing.topic_lists import GroupRow
+from metadata.listing.topic_lists import GroupRow, SubscriptionRow
 from metadata.rules.alarm_rules import subject
 from portal.kit import progress
 from portal.kit.pages import to
@@ -102,7 +102,7 @@ KINDS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
     "node": gettext_lazy("node"),
     "user": gettext_lazy("user"),
-    "group": gettext_lazy("group"),
+    "group": gettext_lazy("consumer group"),
     "dead": gettext_lazy("dead letters"),
     "subscription": gettext_lazy("subscription"),
     "job": gettext_lazy("job"),
@@ -136,6 +136,22 @@ def state(word: str) -> Cell:
 def alarm_kind(kind: str) -> Text:
     """Return the subject of an alarm."""
     return ALARMS.get(kind, kind)
+
+
+def subscription(row: SubscriptionRow) -> Cell:
+    """Return the state of a subscription: it is read, or why not."""
+    if row.state != "ready":
+        return state(row.state)
+    if row.stopped:
+        return state("stopped")
+    if row.stopped_queues:
+        what = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
+        return badge(what % row.stopped_queues, "warn")
+    if not row.members:
+        return badge(*progress.STATES["no_members"])
+    if (row.lag_ms or 0) > LATE_MS:
+        return badge(*progress.BEHIND)
+    return badge(*progress.STATES["keeps_up" if row.lag or any(row.minutes) else "nothing_sent"])
 
 
 def age(value_ms: int | None) -> Cell:

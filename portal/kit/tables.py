@@ -101,6 +101,11 @@ def long(value: Any) -> Cell:
     return Cell(value, "long")
 
 
+def fold(shown: str, whole: str) -> Cell:
+    """One line that unfolds to more."""
+    return Cell((shown, whole), "fold")
+
+
 def prose(value: Any) -> Cell:
     """Sentences, which get most of the width."""
     return Cell(value, "prose")

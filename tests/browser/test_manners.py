@@ -55,6 +55,53 @@ def test_a_question_mark_shows_the_keys_and_escape_hides_them(page: Page) -> Non
     assert page.locator("dialog[open]").count() == 1 and page.url.endswith("/")
 
 
+def test_the_palette_is_walked_with_the_keyboard_alone(page: Page, topic: str) -> None:
+    page.goto("/topics")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("manner")
+    page.wait_for_selector("#palette-found a[href='/groups/mannerly']")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == f"/topics/{topic}"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/groups/mannerly")
+    page.keyboard.press("Control+k")
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_a_menu_opens_and_closes_with_the_keyboard(page: Page, topic: str) -> None:
+    page.goto(f"/topics/{topic}")
+    page.locator("details.menu summary").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("details.menu[open] li a").last.inner_text() == "Delete"
+    page.keyboard.press("Escape")
+    assert page.locator("details.menu[open]").count() == 0
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+
+
+def test_a_time_says_how_long_ago_and_the_exact_one_on_hover(page: Page, topic: str) -> None:
+    page.goto(f"/messages?topic={topic}")
+    time = page.locator("main time").first
+    assert "ago" in time.inner_text() and "UTC" in (time.get_attribute("title") or "")
+
+
+def test_fifty_rows_take_three_screens_of_a_phone(
+    server: Server, browser: Browser, producer: Producer, topic: str
+) -> None:
+    for answer in [producer.send_async(topic, json={"n": n}, key=f"key-{n}") for n in range(50)]:
+        answer.result()
+    with tab(browser, server.url, wide=390, high=844) as phone:
+        enter(phone, server)
+        phone.goto(f"/messages?topic={topic}")
+        assert phone.locator("main tbody tr").count() == 50
+        assert phone.locator("main .card.flush").bounding_box()["height"] <= 3 * 844  # type: ignore[index]
+        short = phone.locator("main tbody td:visible").count()
+        phone.check("[data-all]")
+        assert phone.locator("main tbody td:visible").count() > short
+        assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_keys_and_figures_can_be_read_without_script(plain: Page, topic: str) -> None:
     plain.click("[data-help]")
     plain.wait_for_url("**/help")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from metadata.listing import consumer_lists, topic_lists
 from metadata.listing.consumer_lists import ConsumerRow, RebalanceRow
@@ -12,11 +11,9 @@ from metadata.listing.topic_lists import SubscriptionRow
 from portal.auth.access import actor
 from portal.kit import pages, places, rows
 from portal.kit.tables import (
-    Cell,
     Column,
     Columns,
     Empty,
-    badge,
     code,
     lasting,
     listed,
@@ -34,7 +31,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
         Column(_("Topic"), lambda one: rows.topic(one.topic), "topic"),
-        Column(_("State"), _state),
+        Column(_("State"), rows.subscription),
         Column(_("Unread"), lambda one: number(one.lag), "lag", right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
         Column(_("Handled, last 30 min"), lambda one: spark(one.minutes)),
@@ -43,16 +40,6 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
     hint = Empty(_("No matching subscriptions"), "catmq subscribe billing orders")
     table = listed(request, columns, found, empty=hint)
     return pages.list_page(request, _("Subscriptions"), table, section="subscriptions")
-
-
-def _state(row: SubscriptionRow) -> Cell:
-    """Return the state of a subscription, or which part of it is not read."""
-    if row.stopped and row.state == "ready":
-        return rows.state("stopped")
-    if row.stopped_queues:
-        what = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
-        return badge(what % row.stopped_queues, "warn")
-    return rows.state(row.state)
 
 
 def consumers(request: HttpRequest) -> HttpResponse:

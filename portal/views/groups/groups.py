@@ -20,7 +20,7 @@ from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
 from metadata.monitoring.progress import GroupProgress
-from metadata.rules.settings import GROUP
+from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
 from portal.kit import causes, charts, outages, pages, places, progress, rows
@@ -233,7 +233,7 @@ def _facts(view: GroupView) -> list[Fact]:
     return [
         Fact(_("Mode"), rows.state(view.mode).value),
         Fact(_("Generation"), view.generation, f"{to('rebalances')}?q={view.name}&of=group", kind="number"),
-        *facts(GROUP, view, without=["stopped"]),
+        *facts(GROUP, view, without=["stopped", *(LIMITS if view.mode == "share" else SHARE)]),
         Fact(_("Created"), view.created_at_ms, kind="when"),
         Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
         Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -27,18 +28,25 @@ from portal.kit.tables import (
     Columns,
     Empty,
     Table,
+    Text,
     code,
+    fold,
     long,
     plain,
     text,
     when,
+    with_words,
 )
 from portal.templatetags.shapes import size
-from portal.views.messages import life
+from portal.views.messages import life, query
 
 SHOWN = 50  # messages on a page
-WORDS = ("topic", "queue", "offset", "key", "tag", "trace_id", "contains", "minutes", "message_id")
-CARRIED = ("key", "tag", "trace_id", "contains", "minutes")
+WORDS = (
+    "topic", "q", "queue", "offset", "key", "tag", "trace_id", "contains", "minutes", "since", "until",
+    "message_id",
+)  # fmt: skip
+CARRIED = ("key", "tag", "trace_id", "contains", "minutes", "since", "until")
+FOLDED_BYTES = 4096  # a longer body is shown on the page of its message
 MOST_TOPICS = 500  # offered while typing
 MOST_NUMBER = 1 << 62
 
@@ -61,7 +69,7 @@ def messages(request: HttpRequest) -> HttpResponse:
     result, problem, status = None, "", 200
     if asked["topic"]:
         try:
-            result = _found(request, asked)
+            result = _found(request, {**asked, **query.parse(asked["q"])})
         except (Forbidden, MetadataUnavailable):
             raise
         except CatmqError as error:
@@ -77,8 +85,35 @@ def messages(request: HttpRequest) -> HttpResponse:
         offered=offered,
         result=result,
         problem=problem,
-        can_read=bool(asked["topic"]) and may(request, "browse", asked["topic"]),
+        chips=pages.chips(request, _labels()) if asked["topic"] else [],
+        ranges=_ranges(request) if asked["topic"] else [],
     )
+
+
+def _labels() -> dict[str, Text]:
+    """Return the fields that are shown as filters, those that the query box does not hold."""
+    return {
+        "key": _("Key"),
+        "tag": _("Tag"),
+        "trace_id": _("Trace id"),
+        "contains": _("Text in the body"),
+        "minutes": _("Sent within the last … minutes"),
+        "since": _("From"),
+        "until": _("To"),
+        "queue": _("Queue"),
+        "offset": _("From offset"),
+    }
+
+
+def _ranges(request: HttpRequest) -> list[Link]:
+    """Return links to the usual ranges of time."""
+    chosen = request.GET.get("minutes", "")
+    usual = ((_("All"), ""), (_("15 min"), "15"), (_("1 hour"), "60"), (_("1 day"), "1440"))
+    words = {"since": "", "until": "", "after": "", "seen": ""}
+    return [
+        Link(label, with_words(request, minutes=minutes, **words), "on" if minutes == chosen else "")
+        for label, minutes in usual
+    ]
 
 
 def _found(request: HttpRequest, asked: dict[str, str]) -> Result:
@@ -111,7 +146,7 @@ def _searched(request: HttpRequest, asked: dict[str, str], total: int) -> Result
     found: Found = search.search(
         topic=asked["topic"],
         wanted=Wanted(asked["key"] or None, asked["tag"] or None, asked["trace_id"] or None, part),
-        times=Times(from_ms=_ago(minutes)),
+        times=Times(from_ms=_ago(minutes) or _moment(asked, "since"), to_ms=_moment(asked, "until")),
         queue=_number(asked, "queue"),
         limit=SHOWN,
         after=after,
@@ -123,6 +158,16 @@ def _searched(request: HttpRequest, asked: dict[str, str], total: int) -> Result
     return Result(
         _table(asked["topic"], found.messages), scanned, max(total, scanned), following, found.masked
     )
+
+
+def _moment(asked: dict[str, str], name: str) -> int | None:
+    """Return a date and time in UTC as ms since 1970."""
+    if not asked[name]:
+        return None
+    try:
+        return round(datetime.fromisoformat(asked[name]).replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        raise Invalid.field(name, _("must be a date and time such as 2026-11-24T09:30")) from None
 
 
 def _ago(minutes: int | None) -> int | None:
@@ -160,7 +205,9 @@ def _latest(state: TopicState, total: int, who: Actor) -> Result:
 
 
 def _link(asked: dict[str, str], **more: object) -> str:
-    words = {**asked, **{name: str(value) for name, value in more.items()}}
+    """Return the address of the next part; what stands in the query box stands nowhere else."""
+    own = {name: value for name, value in asked.items() if name not in query.parse(asked["q"])}
+    words = {**own, **{name: str(value) for name, value in more.items()}}
     return "?" + urlencode({name: value for name, value in words.items() if value})
 
 
@@ -169,12 +216,20 @@ def _table(topic: str, found: Sequence[StoredMessage]) -> Table:
         Column(_("Message"), lambda one: code(one.message_id, to("message", topic, one.message_id))),
         Column(_("Stored"), lambda one: when(one.stored_at_ms)),
         Column(_("Key"), lambda one: long(one.key)),
+        Column(_("Body"), _folded),
         Column(_("Tag"), lambda one: text(one.tag)),
         Column(_("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True),
-        Column(_("Body"), lambda one: long(bodies.preview(one.body) or None)),
     ]
     hint = Empty(_("No matching messages so far. Send one:"), f"catmq send {topic} 'hello'")
     return plain(columns, found, hint)
+
+
+def _folded(one: StoredMessage) -> Cell:
+    """Return the beginning of a body, which unfolds to the whole if that is short."""
+    preview = bodies.preview(one.body)
+    if not 0 < len(one.body) <= FOLDED_BYTES:
+        return long(preview or None)
+    return fold(preview, bodies.shown(one.body).shown)
 
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:

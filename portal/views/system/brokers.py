@@ -41,7 +41,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
 def _change(one: BrokerView) -> Cell:
     if not one.alive:
         return text(_("forget"), to("broker-forget", one.name))
-    return text(_("drain") if one.state == "in" else _("enable"), to("broker-state", one.name))
+    return text(_("Drain") if one.state == "in" else _("Return to service"), to("broker-state", one.name))
 
 
 class BrokerAction(Action):

@@ -55,7 +55,7 @@ def _word(value: Any) -> str:
 class Checking(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), required=False, help_text=lazy("Empty: all topics."))
     minutes = forms.IntegerField(
-        label=lazy("Last minutes"), min_value=1, initial=60,
+        label=lazy("Sent within the last … minutes"), min_value=1, initial=60,
         help_text=lazy("To check all messages, run manage.py verify."),
     )  # fmt: skip
 

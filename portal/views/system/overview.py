@@ -10,7 +10,6 @@ from metadata.actors import Actor
 from metadata.brokers import discovery
 from metadata.cache import snapshot
 from metadata.listing import overview_lists
-from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.overview_lists import Overview
 from metadata.monitoring import metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
@@ -19,7 +18,7 @@ from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, to
 from portal.kit.problems import problems
-from portal.kit.tables import Column, Columns, Empty, Table, badge, code, number, plain, text, when
+from portal.kit.tables import Column, Columns, Empty, Table, code, number, plain, text, when
 from portal.templatetags.shapes import count
 
 
@@ -43,7 +42,6 @@ def overview(request: HttpRequest) -> HttpResponse:
         spans=charts.spans(request),
         behind=_behind(known),
         dead=_dead(request, known),
-        alarms=_alarms(known, may(request, "admin")),
         empty=not known.topics,
     )
 
@@ -107,13 +105,3 @@ def _dead(request: HttpRequest, known: Overview) -> Table:
         Column(_("State"), lambda one: text(_("new") if one.unseen else _("seen by %s") % one.seen_by)),
     ]
     return plain(columns, known.dead.rows, Empty(_("No dead letters")))
-
-
-def _alarms(known: Overview, admin: bool) -> Table:
-    columns: Columns[AlarmRow] = [
-        Column(_("What"), lambda one: badge(rows.alarm_kind(one.kind), "bad")),
-        Column(_("Where"), lambda one: rows.alarm_place(one, administrator=admin)),
-        Column(_("Since"), lambda one: when(one.since_ms)),
-        Column(_("Detail"), lambda one: text(one.detail)),
-    ]
-    return plain(columns, known.alarms, Empty(_("No unacknowledged alarms")))

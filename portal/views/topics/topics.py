@@ -164,7 +164,7 @@ def _change(name: str, one: QueueDrain) -> Cell:
 def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda one: rows.group(one.group)),
-        Column(_("State"), lambda one: rows.state("stopped" if one.stopped else one.state)),
+        Column(_("State"), rows.subscription),
         Column(_("Unread"), lambda one: number(one.lag), right=True),
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
         Column(_("Since"), lambda one: when(one.created_at_ms)),

@@ -51,7 +51,7 @@ def test_the_first_page_names_who_falls_behind_fastest_first(browser: Client) ->
     group("huge", lag=900_000, per_minute=0, handled=6_000, pulled=6_000)
     group("billing", lag=30_000, per_minute=600, handled=60, pulled=60_000)
     page = text_of(browser.get("/").content)
-    listed = page[page.index("Lag, fastest growing first") :]
+    listed = page[page.index("Lag by group") :]
     assert listed.index("billing") < listed.index("huge"), "although its lag is smaller, and it pulls most"
     assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000", listed)
 
