@@ -404,6 +404,26 @@ def test_a_worker_waits_while_the_database_is_away(stage: Stage, monkeypatch: py
     assert stage.run(calls.add.enqueue(1))[0].worker_ids[1:] == []
 
 
+@pytest.mark.parametrize("step", ["_claim_first", "_claim_later"])
+def test_a_claim_whose_answer_is_lost_is_repeated_and_the_task_runs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    real, lost = getattr(records.DatabaseRecords, step), iter([True])
+
+    def claim(*given: Any) -> Any:
+        found = real(*given)
+        if found and next(lost, False):
+            raise OperationalError(2013, "lost connection after the commit")
+        return found
+
+    monkeypatch.setattr(records.DatabaseRecords, step, claim)
+    if step == "_claim_later":  # who looks at the row first
+        monkeypatch.setattr(records.DatabaseRecords, "_claim_first", lambda *_: None)
+    (done,) = stage.run(calls.add.enqueue(1))
+    assert (done.status, len(done.worker_ids), calls.done) == ("SUCCESSFUL", 1, [2])
+    assert next(lost, "used") == "used"
+
+
 # Messages that are not as they should be.
 
 

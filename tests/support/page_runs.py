@@ -41,6 +41,7 @@ NOT_RUN = {
     "how-to/move-celery-from-redis.md": "parts of a project; tests/acceptance/programs/celery_shop.py is one",
     "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
     "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the same ways",
+    "how-to/move-from-django-q2.md": "parts of a project; examples/shop has the same calls",
     "how-to/restart-safely.md": "restarts servers; tests/acceptance/scenarios/restarts.py does",
     "how-to/run-django-tasks.md": "parts of a project; tests/integration/test_tasks.py has the same calls",
     "how-to/run-on-mariadb.md": "installs a server; every test on CATMQ_TEST_ENGINE=mysql has one",

@@ -108,9 +108,12 @@ class DatabaseRecords:
             record = self._rows.filter(pk=job.id).first()
             if record is None:
                 return Claim(Verdict.MISSING, job, place.token, in_memory(job))
+            most = record.max_attempts or job.max_attempts
+            if _is_claimed(record, place):
+                # The answer to this claim was lost, and it is repeated.
+                return Claim(Verdict.RUN, replace(job, max_attempts=most), place.token, record)
             if record.is_over or record.token >= place.token:
                 return Claim(Verdict.OVER, job, place.token, record)
-            most = record.max_attempts or job.max_attempts
             is_used_up = len(record.worker_ids) >= most
             changes = (
                 _ended(Status.FAILED) | {"token": place.token}
@@ -256,6 +259,12 @@ def _begun(place: Place, started_at: Any, workers: list[str]) -> dict[str, Any]:
         "worker_ids": [*workers, place.worker],
         "message_id": place.message_id[:64],
     }
+
+
+def _is_claimed(record: TaskRecord, place: Place) -> bool:
+    """Return True if a task is at work in this very delivery."""
+    is_mine = record.status == Status.RUNNING and record.token == place.token
+    return is_mine and record.worker_ids[-1:] == [place.worker]
 
 
 def _time_of(at_ms: int) -> datetime:

@@ -1,0 +1,17 @@
+"""An order, its receipt and the message that tells of it: all of them exist, or none."""
+
+from decimal import Decimal
+
+from django.db import transaction
+
+from catmq_client.contrib.django_outbox import outbox
+from orders.models import Order
+from orders.tasks import send_receipt
+
+
+def place_order(customer: str, total: Decimal) -> Order:
+    with transaction.atomic():
+        order = Order.objects.create(customer=customer, total=total)
+        send_receipt.enqueue(order.pk)
+        outbox.send("orders", json={"id": order.pk, "total": str(total)}, key=customer, tag="new")
+    return order
