@@ -166,7 +166,7 @@ def _step(entry: Entry, there: _There) -> Step:
 def _topic(entry: Entry, there: _There) -> Step:
     key = key_of(entry.name)
     found = there.topics.get(key)
-    there.names.setdefault(("topic", key), entry.name)
+    there.names["topic", key] = entry.name
     if found is None:
         return Step(entry, "create")
     if found.name == entry.name and found.state != "ready":
@@ -180,7 +180,7 @@ def _group(entry: Entry, there: _There) -> Step:
     mode = str(entry.words["mode"] if found is None else found.mode)
     groups.check_fits(mode, entry.settings)
     there.modes.setdefault(key, mode)
-    there.names.setdefault(("group", key), entry.name)
+    there.names["group", key] = entry.name
     if found is None:
         return Step(entry, "create")
     return _compared(entry, found.name, {"mode": found.mode}, found)
