@@ -14,7 +14,15 @@ from portal.views.groups import consumers, group_actions, groups, leases, resett
 from portal.views.jobs import operations, pipeline, reports
 from portal.views.messages import messages, sending
 from portal.views.nodes import node_actions, node_places, nodes
-from portal.views.system import alarms, brokers, consistency, installation, overview, preferences
+from portal.views.system import (
+    alarms,
+    brokers,
+    consistency,
+    definitions,
+    installation,
+    overview,
+    preferences,
+)
 from portal.views.topics import delayed, topic_actions, topics
 from portal.views.users import keys, own_password, users
 
@@ -51,6 +59,8 @@ urlpatterns = [
     page("topics/<str:name>/delayed", delayed.delayed, "delayed"),
     page("topics/<str:name>/delayed/<str:message_id>", delayed.Recall, "recall"),
     page("topics/<str:topic>/send", sending.Send, "send"),
+    page("export", definitions.download, "export"),
+    page("create/import", definitions.Import, "import"),
     page("groups", groups.groups_list, "groups"),
     page("create/group", group_actions.CreateGroup, "group-create"),
     page("groups/<str:name>", groups.group, "group"),
