@@ -98,7 +98,7 @@ class StepAnswer(Answer):
 
 
 class ImportAnswer(Answer):
-    """What was done, or with `dry_run` would be."""
+    """Steps of an import, done or with `dry_run` planned."""
 
     dry_run = Flag()
     steps = StepAnswer(many=True, help_text="entries of the document, in the order in which they are made")

@@ -52,7 +52,7 @@ class Remark(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """Where a group stands in a topic there: the sum of its last consumed ids, and who reads."""
+    """Progress of a group in a topic there: the sum of its last consumed ids, and who reads."""
 
     group: str
     topic: str

@@ -1,4 +1,4 @@
-"""What is there: all topics and groups that an actor sees."""
+"""Topics and groups that an actor sees, all of them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _There:
-    """What is there, and what steps before this one will have made; by `key_of` the name."""
+    """Topics and groups that are there, or that steps before this one make; by `key_of` the name."""
 
     topics: dict[str, TopicView] = field(default_factory=dict)
     groups: dict[str, GroupView] = field(default_factory=dict)

@@ -15,14 +15,13 @@ from typing import Any, Literal, cast
 
 from catmq_client.admin.calls import Calls, given, path_of, with_bytes
 from catmq_client.admin.dead_letters import DeadLetters
+from catmq_client.admin.definition_shapes import Definitions, Imported
 from catmq_client.admin.shapes import (
     Broker,
-    Definitions,
     DelayedPage,
     FoundMessages,
     Group,
     GroupLag,
-    Imported,
     Key,
     LayoutChange,
     Leases,
