@@ -22,12 +22,13 @@ def take_in(*, document: Any, actor: Actor, existing: str = "refuse", dry_run: b
 
     `existing`: see `metadata.definitions.plans.plan`, which says what is raised before anything is made.
     """
-    if not dry_run:
-        topics.sweep()  # what an import that was cut off left half made
-        subscriptions.sweep()
     plan = plans.plan(document=document, existing=existing, actor=actor)
     if dry_run:
         return plan
+    if plan.of("unfinished"):
+        topics.sweep()  # what an import that was cut off left half made
+        subscriptions.sweep()
+        plan = plans.plan(document=document, existing=existing, actor=actor)
     plan.require_clear()
     wanted = plan.of("create", "change")
     for done, step in enumerate(wanted):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from catmq_client.cli import main
 from tests.support.broker import Broker, problem
 
 
@@ -30,6 +33,23 @@ def test_an_export_is_imported_and_the_plan_says_what_was_done(broker: Broker) -
     broker.ok("POST", "/import", {**asked, "dry_run": False})
     assert broker.ok("GET", "/topics/refunds")["retention_days"] == 3
     assert broker.ok("GET", "/groups/billing/subscriptions/refunds")["start"] == "latest"
+
+
+def test_the_command_exports_and_imports(
+    broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connection = ["--url", broker.url, "--api-key", broker.api_key]
+    assert main([*connection, "export", "--topic", "ord*"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    document["topics"].append({"name": "refunds", "queues": 1, "retention_days": 2})
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps(document))
+    assert main([*connection, "import", str(path)]) == 0
+    problem(broker.call("GET", "/topics/refunds"), 404, "topic_not_found")
+    assert main([*connection, "import", str(path), "--apply", "--output", "table"]) == 0
+    out, err = capsys.readouterr()
+    assert "refunds  create" in out and "done: same 1, create 1" in err
+    assert broker.ok("GET", "/topics/refunds")["retention_days"] == 2
 
 
 def test_a_conflict_names_its_place_and_both_values(broker: Broker, topic: str) -> None:

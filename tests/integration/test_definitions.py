@@ -281,6 +281,49 @@ def test_an_import_that_was_killed_goes_on_when_it_is_repeated(
     assert export(actor=ME) == document
 
 
+def test_a_second_import_in_the_middle_of_a_first_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = emptied(world())
+    refused: list[str] = []
+
+    def between(verb: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **given: Any) -> Any:
+            monkeypatch.undo()  # the second one runs as it is, and once
+            with pytest.raises(Unavailable) as caught:
+                take_in(document)
+            refused.append(caught.value.errors[0].field)
+            return verb(*args, **given)
+
+        return call
+
+    monkeypatch.setattr(topics, "make_tables", between(topics.make_tables))
+    take_in(document)
+    assert refused == ["topics[0]"] and export(actor=ME) == document
+    emptied(document)
+    monkeypatch.setattr(reader_rows, "insert", between(reader_rows.insert))
+    take_in(document)
+    assert refused == ["topics[0]", "subscriptions[0]"] and export(actor=ME) == document
+
+
+def test_what_another_makes_after_the_plan_stops_the_import_and_a_repeat_finishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    document = emptied(world())
+    real = groups.create
+
+    def late(**given: Any) -> Any:
+        monkeypatch.undo()
+        settings = {"session_timeout_ms": 9_000} if given["name"] == "billing" else {}
+        real(name=given["name"], settings=settings, actor=ME)
+        return real(**given)
+
+    monkeypatch.setattr(groups, "create", late)
+    with pytest.raises(Conflict) as caught:
+        take_in(document)
+    assert "stopped at groups[0], group billing, after 2 of 8: Group billing exists" in caught.value.detail
+    take_in(document)
+    assert export(actor=ME) == document
+
+
 def test_a_node_that_fails_midway_names_the_place_and_a_repeat_finishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
