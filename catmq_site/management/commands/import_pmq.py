@@ -60,7 +60,7 @@ class Command(CatmqCommand):
             options["document"].write_text(json.dumps(found.document, ensure_ascii=False, indent=2) + "\n")
         apply = options["apply"]
         plan = self._take_in(found, dry_run=False) if apply else planned
-        self.stdout.write("\n".join(report(found, plan)))
+        self.stdout.write("\n".join(report(found, plan, done=apply)))
         done = "Done." if apply else "Nothing was written. Make what is missing: --apply"
         self.stdout.write(f"\n{done}")
 
@@ -97,7 +97,7 @@ def name_of(entry: dict[str, Any]) -> str:
     return str(entry["name"]) if "name" in entry else f"{entry['group']}/{entry['topic']}"
 
 
-def report(found: Found, plan: Plan) -> Iterator[str]:
+def report(found: Found, plan: Plan, *, done: bool) -> Iterator[str]:
     """Return the lines: what is made, what exists, what differs, what is left out, remarks, offsets."""
     kinds = ("topic", "group", "subscription")
     counts = [[f"{kind}s", *(str(count(plan, kind, one)) for one in COLUMNS.values())] for kind in kinds]
@@ -106,7 +106,7 @@ def report(found: Found, plan: Plan) -> Iterator[str]:
         [["", *COLUMNS, "LEFT OUT"], *([*line, out] for line, out in zip(counts, left, strict=True))]
     )
     made = [[one.entry.kind, one.entry.name, detail(one)] for one in plan.of("create")]
-    yield from section("To be made, or made", made)
+    yield from section("Made" if done else "Would be made", made)
     differs = [[one.entry.kind, one.entry.name, differences(one)] for one in plan.of("keep")]
     yield from section("Exists with other settings, which stay", differs)
     unfinished = [[one.entry.kind, one.entry.name, one.problem] for one in plan.of("unfinished")]
@@ -119,7 +119,7 @@ def report(found: Found, plan: Plan) -> Iterator[str]:
     ]
     headed = [["GROUP", "TOPIC", "QUEUES", "CONSUMED IDS", "CONSUMERS"], *positions] if positions else []
     yield from section("Offsets there", headed)
-    yield OFFSETS
+    yield f"\n{OFFSETS}"
 
 
 def count(plan: Plan, kind: str, outcome: str) -> int:
