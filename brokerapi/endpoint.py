@@ -52,14 +52,18 @@ class Call:
         return body.read(self.request)
 
     def fields(
-        self, serializer: type[Serializer[Any]], *, manages: tuple[str, str] | None = None
+        self,
+        serializer: type[Serializer[Any]],
+        *,
+        manages: tuple[str, str] | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> dict[str, Any]:
         """The body's fields, checked by a serializer. Raises Malformed, TooLarge or ValidationError.
 
         `manages` is ("topic" or "group", its name; "" if the body has it): who may not manage that is told so
         before anything in the body is checked. Raises Forbidden.
         """
-        data = ANY.read(self.request, MOST_BYTES)
+        data = ANY.read(self.request, most_bytes)
         if manages is not None:
             what, name = manages
             named = name or (data.get("name") if isinstance(data, dict) else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path, re_path
 
+from brokerapi.definitions.endpoints import Export, Import
 from brokerapi.shares import endpoints
 from brokerapi.views import (
     about,
@@ -63,6 +64,8 @@ urlpatterns = [
     path("api/v1/groups/<str:group>/dead/<str:message>", dead.DeadMessage.as_view()),
     path("api/v1/groups/<str:group>/redrives", dead.Redrives.as_view()),
     path("api/v1/groups/<str:group>/redrives/<int:redrive>", dead.Redrive.as_view()),
+    path("api/v1/export", Export.as_view()),
+    path("api/v1/import", Import.as_view()),
     path("api/v1/nodes", nodes.Nodes.as_view()),
     path("api/v1/nodes/<str:node>", nodes.Node.as_view()),
     path("api/v1/nodes/<str:node>/examine", nodes.Examine.as_view()),

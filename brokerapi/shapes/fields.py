@@ -128,7 +128,9 @@ class Shape(serializers.Serializer[Any]):
 
 
 class Request(Shape):
-    """Base of requests: an object without unknown fields."""
+    """Base of requests: an object without unknown fields; a large one says how many values it may have."""
+
+    most_parts: ClassVar[int] = MOST_PARTS
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -136,8 +138,8 @@ class Request(Shape):
         unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
         if named := list(islice(unknown, MOST_NAMED)):
             raise serializers.ValidationError({name: ["is not a field of this request"] for name in named})
-        if _has_more_parts(data, MOST_PARTS):
-            raise serializers.ValidationError({WHOLE: [f"has more than {MOST_PARTS} values"]})
+        if _has_more_parts(data, self.most_parts):
+            raise serializers.ValidationError({WHOLE: [f"has more than {self.most_parts} values"]})
         return super().to_internal_value(data)
 
 

@@ -7,6 +7,9 @@ The retry topic of the subscription comes and goes with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from messagestore import sweeping
 from messagestore.topology import reader_rows, retry_topics
 from metadata.actors import Actor, job
@@ -17,12 +20,14 @@ from metadata.groups.subscription_rows import SubscriptionView
 UNFINISHED_AFTER_S = 60.0
 
 
-def create(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
+def create(
+    *, group: str, topic: str, start: str, actor: Actor, settings: Mapping[str, Any] | None = None
+) -> SubscriptionView:
     """Subscribe a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
 
     Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was made.
     """
-    planned = subscription_rows.plan(group=group, topic=topic, start=start, actor=actor)
+    planned = subscription_rows.plan(group=group, topic=topic, start=start, settings=settings, actor=actor)
     try:
         reader_rows.insert(planned, planned.queues, latest=start == "latest")
         retry_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)

@@ -46,12 +46,13 @@ class MemberView:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupView(GroupSettings):
-    """A group. `rebalancing`: a rebalance is due. `members` is empty in lists."""
+    """A group. `rebalancing`: a rebalance is due. `members` is empty in lists. `casual`: see the model."""
 
     id: int
     name: str
     mode: str
     generation: int
+    casual: bool
     rebalancing: bool
     created_at_ms: int
     subscriptions: tuple[SubscriptionView, ...]
@@ -78,7 +79,7 @@ def create(
     if mode not in ConsumerGroup.Mode.values:
         raise Invalid.field("mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}")
     values = check_domains(checked(GROUP, settings or {}))
-    _check_fits(mode, values)
+    check_fits(mode, values)
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
     given = {"mode": mode, "casual": casual, "created_at": database_now(), **values}
@@ -89,7 +90,7 @@ def create(
     return _view(row)
 
 
-def _check_fits(mode: str, values: Mapping[str, Any]) -> None:
+def check_fits(mode: str, values: Mapping[str, Any]) -> None:
     """Raise Invalid for a limit on who owns queues, where nobody owns any."""
     given = sorted(name for name in LIMITS if values.get(name))
     if mode == ConsumerGroup.Mode.SHARE and given:
@@ -107,7 +108,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     access.require(actor, "manage", name, what="group")
     values = check_domains(checked(GROUP, settings))
     row = group_by_name(name)
-    _check_fits(row.mode, values)
+    check_fits(row.mode, values)
     before = rows.differing(row, values)
     if "owners" in before:
         access.require_ownership(actor, name, what="group")

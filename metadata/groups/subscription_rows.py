@@ -26,7 +26,7 @@ from metadata.grouping import grouped
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
 from metadata.rules.groups.delivery import Delivery
-from metadata.rules.settings import SUBSCRIPTION, checked
+from metadata.rules.settings import DELIVERY, SUBSCRIPTION, checked
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
 
@@ -58,18 +58,23 @@ class SubscriptionView:
 
 
 @transactional
-def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionView:
+def plan(
+    *, group: str, topic: str, start: str, actor: Actor, settings: Mapping[str, Any] | None = None
+) -> SubscriptionView:
     """The rows of a new subscription, in state creating, with a position per queue at its base epoch.
 
-    Needs `manage` on the group and `consume` or `manage` on the topic. Raises NotFound, Invalid,
-    Conflict(already_exists), Unavailable(busy) while an earlier one is still being made or taken down.
+    Settings: rules.settings.DELIVERY. Needs `manage` on the group and `consume` or `manage` on the topic.
+    Raises NotFound, Invalid, Conflict(already_exists), Unavailable(busy) while an earlier one is still being
+    made or taken down.
     """
     require_may_subscribe(actor, group=group, topic=topic)
     if start not in ConsumerGroupTopic.Start.values:
         raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
+    values = checked(DELIVERY, settings or {})
     group_row = group_by_name(group)
     topic_row = topic_by_name(topic)
     _check_readable(group_row, topic_row)
+    check_fits(group, group_row.mode, values)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
     if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
         raise Conflict(f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS)
@@ -77,14 +82,14 @@ def plan(*, group: str, topic: str, start: str, actor: Actor) -> SubscriptionVie
         what = f"The subscription of group {group} to {topic} is {existing.state}: try again in a moment."
         raise Unavailable(what, retry_after_ms=500)
     row = ConsumerGroupTopic.objects.create(
-        group=group_row, topic=topic_row, start=start, created_at=database_now()
+        group=group_row, topic=topic_row, start=start, created_at=database_now(), **values
     )
     unread = (Queue.State.CREATING, Queue.State.RETIRED)  # layout.make_ready gives positions in the former
     queues = topic_row.queues.exclude(state__in=unread).order_by("pk").values_list("pk", flat=True)
     QueueOffset.objects.bulk_create(
         [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
     )
-    after = {"start": start}
+    after = {"start": start, **values}
     audit.record(actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", after=after)
     changed("subscription", row.pk)
     return view_of(row)
@@ -102,6 +107,20 @@ def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
         what = f"{topic.name} is a retry topic: only its own group reads it"
         raise Invalid.field("topic", what)
     check_failure_name(group, topic)
+
+
+def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
+    """Raise Invalid for a setting that a subscription of a group of that mode cannot have."""
+    if values.get("ordered") and mode == ConsumerGroup.Mode.SHARE:
+        raise Invalid.field("ordered", f"{group} is a share group: its members get messages in any order")
+
+
+def taken_failure_name(*, group: str, topic: str) -> str:
+    """Return why a pair that does not exist yet can have no retry topic; '' if it can."""
+    name = failure_name(group, topic)
+    with reachable():
+        taken = Topic.objects.filter(name=name).exists()
+    return f"would have the retry topic {name}, which there is: give the group another name" if taken else ""
 
 
 def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
@@ -150,8 +169,7 @@ def update(*, group: str, topic: str, settings: Mapping[str, Any], actor: Actor)
     row = _of(group_row, topic)
     if "stopped_queues" in values:
         values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
-    if values.get("ordered") and group_row.mode == ConsumerGroup.Mode.SHARE:
-        raise Invalid.field("ordered", f"{group} is a share group: its members get messages in any order")
+    check_fits(group, group_row.mode, values)
     before = differing(row, values)
     if before:
         edit(row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}")

@@ -335,6 +335,9 @@ REQUESTS: dict[str, Any] = {
     f"POST {G}/share/runs/release": {"queue": 1, "first": 0},
     f"POST {C}/failures": {"messages": [{"queue": 1, "epoch": 1, "offset": 0}]},
     "POST api/v1/topics": lambda world, prefix: {"name": world.new(prefix), "queues": 1},
+    "POST api/v1/import": lambda _, prefix: {
+        "document": {"version": 1, "topics": [{"name": f"{prefix}-imported", "queues": 1}]}, "dry_run": True
+    },
     f"PATCH {T}": {"description": "r"},
     f"POST {T}/expand": {"queues": 1, "dry_run": True},
     f"POST {T}/shrink": {"count": 1, "dry_run": True},

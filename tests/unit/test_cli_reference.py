@@ -44,6 +44,7 @@ SEVERAL_KINDS = {
     "--from": ["POSITION", "TIME", "earliest|latest"],
     "--to": ["POSITION", "TIME", "group|topic"],
     "--mode": ["clustering|broadcasting", "clustering|broadcasting|share"],
+    "--topic": ["PATTERN", "TOPIC"],
     "--output": [
         "none|json|FORMAT",
         "pretty|table|json|FORMAT",

@@ -61,7 +61,11 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         to("topic-create"),
         _("Create a topic"),
     )
-    actions = [Link(_("Create a topic"), to("topic-create"))]
+    actions = [
+        Link(_("Create a topic"), to("topic-create")),
+        Link(_("Export"), to("export")),
+        Link(_("Import"), to("import")),
+    ]
     table = listed(request, columns, found, empty=hint)
     filters = [
         Link(_("Topics"), to("topics"), "on" if kind == "normal" else ""),

@@ -39,6 +39,9 @@ def actions() -> list[URLPattern]:
     return [one for one in urlpatterns if issubclass(getattr(one.callback, "view_class", int), Action)]
 
 
+DEFINITIONS = '{"version": 1, "groups": [{"name": "imported"}]}'
+
+
 def fingerprint() -> dict[str, Any]:
     """What metadata holds, accounts included; not what changes by itself."""
     models = [*apps.get_app_config("metadata").get_models(), *apps.get_app_config("auth").get_models()]
@@ -125,6 +128,7 @@ def deeds(world: dict[str, object], database: dict[str, Any]) -> dict[str, tuple
         "subscription-settings": ("/groups/readers/of/other", {"retries": "3"}),
         "unsubscribe": ("/groups/readers/of/other/end", {}),
         "redrive": (f"{billing}/dead/redrive?everything=on", {}),
+        "import": ("/create/import", {"document": DEFINITIONS, "existing": "refuse"}),
         "node-settings": ("/nodes/spare/settings", {"dedicated": "on"}),
         "node-adopt": ("/nodes/spare/adopt", {}),
         "node-register": ("/create/node", {"name": "n9", **given}),

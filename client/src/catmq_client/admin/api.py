@@ -10,11 +10,12 @@ raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
 from catmq_client.admin.calls import Calls, given, path_of, with_bytes
 from catmq_client.admin.dead_letters import DeadLetters
+from catmq_client.admin.definition_shapes import Definitions, Imported
 from catmq_client.admin.shapes import (
     Broker,
     DelayedPage,
@@ -39,6 +40,7 @@ from catmq_client.admin.shapes import (
 from catmq_client.http.transport import Transport, api_path
 
 BASE_TIMEOUT_S = 10.0
+IMPORT_TIMEOUT_S = 600.0
 
 
 class Admin(Calls):
@@ -229,6 +231,25 @@ class Admin(Calls):
         """Return a group's rebalances, the newest first; `page` (≤ 1,000) are fetched at a time."""
         path = path_of("groups", group=group) + "/rebalances"
         return self._pages(path, "rebalances", limit=page)
+
+    def export(self, *, topic: str | None = None) -> Definitions:
+        """Return topics by a pattern such as `orders*`, their subscriptions and groups, for an import."""
+        return cast(Definitions, self._call("GET", "/api/v1/export", params=given({"topic": topic})))
+
+    def import_definitions(
+        self,
+        document: Mapping[str, Any],
+        *,
+        existing: Literal["refuse", "keep", "change"] = "refuse",
+        dry_run: bool = False,
+    ) -> Imported:
+        """Make what a document of `export` defines and is not there; it may be repeated.
+
+        `existing`: what to do with what exists with other settings.
+        """
+        body = {"document": document, "existing": existing, "dry_run": dry_run}
+        answer = self._call("POST", "/api/v1/import", body=body, timeout_s=IMPORT_TIMEOUT_S)
+        return cast(Imported, answer)
 
     def nodes(self) -> Iterator[Node]:
         return self._pages("/api/v1/nodes", "nodes")

@@ -17,7 +17,16 @@ from typing import Any
 
 from catmq_client.cli.arguments import joined, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
-from catmq_client.cli.manage import cluster, dead_letters, groups, offsets, shares, subscriptions, topics
+from catmq_client.cli.manage import (
+    cluster,
+    dead_letters,
+    definitions,
+    groups,
+    offsets,
+    shares,
+    subscriptions,
+    topics,
+)
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
 from catmq_client.cli.verbs import Argument, Noun, Parser, Verb, flags, meant, with_form
@@ -69,6 +78,8 @@ COMMANDS: tuple[Noun | Verb, ...] = (
     shares.NOUN,
     dead_letters.NOUN,
     dead_letters.FAILED,
+    definitions.EXPORT,
+    definitions.IMPORT,
     cluster.QUOTA,
     cluster.NODES,
     cluster.BROKERS,
