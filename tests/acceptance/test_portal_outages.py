@@ -82,7 +82,7 @@ def test_every_page_says_which_node_is_away_and_shows_the_rest(on_pair: Stage, p
         admin.create_group(group)
         admin.subscribe(group, topic)
         queue = admin.queues(topic)[0]["queue"]
-        until(lambda: f">{queue}<" in ada.open(f"/groups/{group}")[1], limit_s=BACK_S)
+        until(lambda: f">{topic}/0<" in ada.open(f"/groups/{group}")[1], limit_s=BACK_S)
         until(lambda: "does not answer" not in ada.open("/")[1], limit_s=BACK_S)  # nodes of earlier tests
         need_it = (
             f"/topics/{topic}", f"/groups/{group}", f"/nodes/{node}", f"/nodes/{node}/test",
