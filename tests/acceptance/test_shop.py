@@ -129,7 +129,7 @@ def play(shop: Shop) -> None:
     until(lambda: shop.ask(path)["receipt_sent_at"], limit_s=30, every_s=0.1)
     until(lambda: shop.ask("/totals/")["orders"] == 1, limit_s=30, every_s=0.1)
     assert shop.ask("/totals/")["sum"] == "9.50"
-    told = json.loads(until(lambda: shop.run("catmq peek orders"), limit_s=30))
+    told = json.loads(until(lambda: shop.run("catmq peek shop.orders"), limit_s=30))
     assert (told["key"], json.loads(told["body"])["total"]) == ("alice", "9.50")
     assert "mails  SUCCESSFUL  1" in shop.run("python manage.py catmq_tasks status")
     with pytest.raises(urllib.error.HTTPError, match="400"):

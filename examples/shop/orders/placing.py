@@ -13,5 +13,5 @@ def place_order(customer: str, total: Decimal) -> Order:
     with transaction.atomic():
         order = Order.objects.create(customer=customer, total=total)
         send_receipt.enqueue(order.pk)
-        outbox.send("orders", json={"id": order.pk, "total": str(total)}, key=customer, tag="new")
+        outbox.send("shop.orders", json={"id": order.pk, "total": str(total)}, key=customer, tag="new")
     return order

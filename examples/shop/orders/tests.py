@@ -26,7 +26,7 @@ class OrderTests(TestCase):
 
     def test_an_order_is_told_of_under_the_key_of_its_customer(self) -> None:
         place_order("bob", Decimal(3))
-        message = OutboxMessage.objects.get(topic="orders")
+        message = OutboxMessage.objects.get(topic="shop.orders")
         self.assertEqual((message.key, json.loads(bytes(message.body))["total"]), ("bob", "3"))
 
     def test_an_order_that_is_refused_leaves_nothing(self) -> None:
