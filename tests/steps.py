@@ -92,7 +92,7 @@ STEPS = (
     tests("integration-mysql", "tests/integration", budget_s=300, measured=True, CATMQ_TEST_ENGINE="mysql"),
     tests("integration-sqlite", *BELOW_SITE, budget_s=200, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("spark", "tests/spark", "spark_tasks", budget_s=240),
-    tests("contract", "tests/contract", budget_s=240),
+    tests("contract", "tests/contract", budget_s=240, measured=True),
     tests("browser", "tests/browser", budget_s=120),
     *(on_server("core", servers.CORE, version) for version in servers.IN_GATE),
     tests("unit", "tests/unit", "metadata/rules", budget_s=90, measured=True),
