@@ -81,6 +81,12 @@ TIMED = (
     tests("acceptance-two-brokers", *TWO_BROKERS, budget_s=450),
     tests("acceptance-one-broker", *ONE_BROKER, budget_s=450),
 )
+# Clients of others mostly wait, too.
+OTHERS = tuple(
+    f"tests/contract/test_{name}.py"
+    for name in ("java_replay", "java_mixed_groups", "java_bad_input", "java_clients", "kombu")
+)
+CONTRACT = ("tests/contract", *(f"--ignore={path}" for path in OTHERS))
 # In the gate the portal's and the admin's pages are rendered on MariaDB here, and on SQLite by the tests that
 # use a browser or a server; with the other servers each of their tests runs on SQLite, too.
 SITE = "tests/integration/site"
@@ -92,7 +98,8 @@ STEPS = (
     tests("integration-mysql", "tests/integration", budget_s=300, measured=True, CATMQ_TEST_ENGINE="mysql"),
     tests("integration-sqlite", *BELOW_SITE, budget_s=200, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("spark", "tests/spark", "spark_tasks", budget_s=240),
-    tests("contract", "tests/contract", budget_s=240, measured=True),
+    tests("contract", *CONTRACT, budget_s=180, measured=True),
+    tests("contract-others", *OTHERS, budget_s=240, measured=True),
     tests("browser", "tests/browser", budget_s=120),
     *(on_server("core", servers.CORE, version) for version in servers.IN_GATE),
     tests("unit", "tests/unit", "metadata/rules", budget_s=90, measured=True),

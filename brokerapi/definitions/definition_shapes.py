@@ -89,7 +89,7 @@ class StepAnswer(Answer):
     name = Text(source="entry.name", help_text="name; of a subscription group/topic")
     outcome = Text(help_text="create, change, same, keep, conflict or unfinished")
     problem = Text(help_text="why it is a conflict or unfinished")
-    differences = DifferenceAnswer(many=True)
+    differences = DifferenceAnswer(many=True, help_text="settings that differ from those there are")
 
     def get_fields(self) -> dict[str, Any]:
         """Return the fields by name; `place` is a method of the base and cannot stand among the others."""
