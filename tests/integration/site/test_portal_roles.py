@@ -29,7 +29,7 @@ OPEN = ("login", "logout", "set_language", "theme")  # for strangers too
 READS = (
     "overview", "topics", "topic", "groups", "group", "subscriptions", "consumers", "rebalances",
     "messages", "message", "brokers", "alarms", "jobs", "audit", "moves", "help", "password",
-    "parts", "search",
+    "parts", "search", "export",
 )  # fmt: skip
 ADMIN = (
     "nodes", "node", "node-register", "node-test", "node-settings", "node-delete", "broker-state",
@@ -153,7 +153,7 @@ def test_an_owner_manages_what_is_theirs_and_nothing_else(world: dict[str, objec
     olga = browser("olga")
     for page in PAGES:
         answer = olga.get(url_of(page, world))
-        refused = page.name in ADMIN or page.name in ("topic-create", "group-create")  # names of nobody yet
+        refused = page.name in ADMIN or page.name in ("topic-create", "group-create", "import")  # nobody's yet
         expected = 403 if refused else MISSING.get(str(page.name), 200)
         assert answer.status_code == expected, page.name
     assert olga.get("/topics/other/settings").status_code == 403
