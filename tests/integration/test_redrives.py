@@ -112,7 +112,7 @@ def test_lists_and_counts_by_kind_of_error(queue: int) -> None:
 def test_a_node_that_is_away_is_named_and_the_others_are_listed(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill(queue, *(b"%d" % n for n in range(8)))
+    kill(queue, *(b"%d" % n for n in range(32)))  # a few might all be on one node
     away = snapshot.find_node("f1").id
     real = delayed_store.prepare
 
@@ -124,7 +124,7 @@ def test_a_node_that_is_away_is_named_and_the_others_are_listed(
     monkeypatch.setattr(delayed_store, "prepare", prepare)
     page = dead_letters.page(group="billing", actor=ME, after="", limit=100)
     assert page.away == ("f1",)
-    assert 0 < len(page.messages) < 8
+    assert 0 < len(page.messages) < 32
 
 
 def test_one_some_or_all_come_back_to_the_group_with_fresh_retries(queue: int) -> None:
