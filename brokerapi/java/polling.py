@@ -12,18 +12,19 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from http import HTTPStatus
 from typing import Any
 
 from django.db import close_old_connections
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call
-from brokerapi.http import draining, longpoll
-from brokerapi.java import assignment, handles
+from brokerapi.http import draining
+from brokerapi.java import assignment, handles, holds
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal
 from messagestore.heads.heads import board
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Gone
+from metadata.errors import CatmqError, Forbidden, Gone
 from metadata.limits.concurrency import limiter
 from metadata.membership import java_members
 from metadata.membership.java_members import JavaMember
@@ -55,7 +56,7 @@ class Poll(JavaEndpoint):
         versions = {group: version or 0 for group, version in (asked.consumerGroupVersion or {}).items()}
         members = _members(java_id, versions)
         if len(members) < len(versions) or not versions:
-            return _deleted()
+            return _deleted(java_id)
         java_members.note_poll(java_id)
         _note_poll(java_id)
         for member in members:
@@ -67,15 +68,17 @@ class Poll(JavaEndpoint):
         except Gone:
             java_members.forget(java_id)
             _recent.pop(java_id, None)
-            return _deleted()
+            return _deleted(java_id)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Hold the refusal back: what fails at once is asked again at once."""
-        if not draining.hurries():
-            _sleep(ERROR_HOLD_S)
-        is_known = isinstance(error, CatmqError) and not draining.hurries()
+        """Hold the refusal back: what fails at once is asked again at once. A stranger is not waited for."""
         answer = refusal(call, error)
-        answer.status_code = 200 if is_known else answer.status_code
+        if isinstance(error, Forbidden):
+            answer.status_code = HTTPStatus.FORBIDDEN
+            return answer
+        holds.pause(f"refused {id(call)}", ERROR_HOLD_S)
+        is_known = isinstance(error, CatmqError) and not draining.hurries()
+        answer.status_code = HTTPStatus.OK if is_known else answer.status_code
         return answer
 
 
@@ -91,9 +94,9 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
     }
 
 
-def _deleted() -> dict[str, Any]:
+def _deleted(java_id: int) -> dict[str, Any]:
     """Nobody of that number: the client hears so from its heartbeat, too, and registers anew."""
-    _sleep(ERROR_HOLD_S)
+    holds.pause(f"poll {java_id}", ERROR_HOLD_S)
     return _answer({}, deleted=True)
 
 
@@ -112,26 +115,15 @@ def _members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
     return [one for one in java_members.of_client(java_id, versions=versions) if one.group in versions]
 
 
-def _sleep(seconds: float) -> None:
-    close_old_connections()
-    with limiter.aside():
-        time.sleep(seconds)
-
-
 def _news(call: Call, java_id: int, members: list[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
     """Return the news of the client, by group; looked for again when one of the groups changes."""
     until = time.monotonic() + _hold_s(java_id, members)
-    place = f"poll {java_id}"
-    has_place = longpoll.take_place_for(place)
-    try:
+    with holds.place(f"poll {java_id}") as most_s:
         news, seen = _look(java_id, members, versions)
         if not news and not draining.hurries():
-            _wait(seen, until if has_place else min(until, time.monotonic() + 1.0))
+            _wait(seen, min(until, time.monotonic() + most_s))
             if _has_changed(seen) and not call.has_hung_up():
                 news, _ = _look(java_id, _members(java_id, versions), versions)
-    finally:
-        if has_place:
-            longpoll.give_back_place_of(place)
     return news
 
 

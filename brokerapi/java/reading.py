@@ -8,16 +8,14 @@ and so the last id consumed is the committed offset.
 from __future__ import annotations
 
 import base64
-import time
 from typing import Any
 
-from django.db import close_old_connections
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call
-from brokerapi.http import draining, longpoll, metrics
+from brokerapi.http import longpoll, metrics
 from brokerapi.http.longpoll import Asked
-from brokerapi.java import handles
+from brokerapi.java import handles, holds
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
 from messagestore.consume import node_owners, positions
 from messagestore.consume.positions import CommitOffset
@@ -28,7 +26,6 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Draining, Invalid, NodeUnavailable
 from metadata.grouping import grouped
 from metadata.groups import ownership
-from metadata.limits.concurrency import limiter
 
 HOLD_MS = 7_000  # these clients wait 10 s for an answer
 IDLE_HOLD_S = 2.0  # the pause of these clients between two commits where nothing is configured
@@ -79,7 +76,7 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int) -> PulledQ
     """Pull of a queue, from the committed offset on if that is higher; None if another member owns it."""
     held = node_owners.held(consumer=consumer, queues=[queue]).get(queue)
     if held is None:
-        handles.forget(consumer.member_id)  # it may have registered anew, or its node is away
+        handles.forget(consumer.member_id)  # it may have registered anew
         return None
     epoch, committed = held
     generation, first = positions.generation(consumer=consumer), max(start, committed)
@@ -147,27 +144,14 @@ class CommitOffsets(JavaEndpoint):
         given = [one for one in asked.queueOffsets or () if one is not None]
         released = asked.flag == 1
         new = [one for one in given if (one.offset or 0) > 0 and (released or not _is_known(one))]
-        if given and not new and not released:
-            _hold(given[0].queueOffsetId or 0)
+        if given and not new and not released:  # it would say the same twice a second
+            holds.pause(f"commit {given[0].queueOffsetId}", IDLE_HOLD_S)
         by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
         for member_id, mine in by_member.items():
             consumer = handles.consumer_of(member_id)
             if consumer is not None:
                 _commit(consumer, mine, released=released)
         return {}
-
-
-def _hold(queue_id: int) -> None:
-    """Let a client wait that commits nothing new: it would say the same twice a second."""
-    place = f"commit {queue_id}"
-    if draining.hurries() or not longpoll.take_place_for(place):
-        return
-    try:
-        close_old_connections()
-        with limiter.aside():
-            time.sleep(IDLE_HOLD_S)
-    finally:
-        longpoll.give_back_place_of(place)
 
 
 def _is_known(one: QueueOffset) -> bool:

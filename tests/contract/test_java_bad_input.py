@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from brokerapi.java import endpoint
+from brokerapi.http import longpoll
+from brokerapi.java import endpoint, holds, polling
+from metadata.limits.places import Places
 from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.java_client import CONSUMER, META, Wire
@@ -177,8 +179,23 @@ def test_clients_of_other_networks_are_told_why_they_are_not_let_in(
     for path in (PUBLISH, PULL, COMMIT, JOIN, FAIL, CONSUMER + "register", META + "getTopic"):
         answer = wire.call(path, {})
         assert answer["suc"] is False and "CATMQ_JAVA_NETWORKS" in answer["msg"]
-    assert wire.call(POLL, {"consumerId": 77})["suc"] is False
     assert b"CATMQ_JAVA_NETWORKS" in raw(broker, "GET", "/api/client/tool/getIp", b"")[1]
+
+
+def test_strangers_and_refusals_without_a_place_hold_no_thread(
+    wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "ERROR_HOLD_S", 60.0)  # raw() gives up after 10 s
+    monkeypatch.setattr(longpoll, "_places", Places(most=0, most_of_one=0))
+    monkeypatch.setattr(holds, "_short", Places(most=0, most_of_one=0))
+    deleted = raw(broker, "POST", POLL, b'{"consumerId": 77}')
+    assert json.loads(deleted[1])["consumerDeleted"] == 1
+    assert json.loads(raw(broker, "POST", POLL, b"[")[1])["suc"] is False
+    monkeypatch.undo()
+    monkeypatch.setattr(polling, "ERROR_HOLD_S", 60.0)
+    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["10.0.0.0/8"]))
+    status, text = raw(broker, "POST", POLL, b'{"consumerId": 77}')
+    assert status == 403 and b"CATMQ_JAVA_NETWORKS" in text
 
 
 def test_its_address_is_told_to_who_is_let_in(wire: Wire, broker: Broker) -> None:
