@@ -168,3 +168,18 @@ def test_the_address_is_read_seldom(broker: SimulatedBroker, django_assert_num_q
     assert time.monotonic() >= read_at
     with django_assert_num_queries(1):
         notify.notify("default")
+
+
+def test_datagrams_without_end_keep_no_relay_from_its_work() -> None:
+    taken = 0
+
+    class Flooded(socket.socket):
+        def recv(self, *_: Any) -> bytes:
+            nonlocal taken
+            taken += 1
+            assert taken <= notify.MOST_AT_ONCE, "it goes on for ever"
+            return b"noise"
+
+    with Flooded(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.bind(("127.0.0.1", 0))
+        assert Listener(way).wait(1.0) is False

@@ -25,6 +25,8 @@ log = logging.getLogger("catmq.outbox")
 # A process believes the relay's address for so long, s.
 BELIEVED_S = 5.0
 MOST_BYTES = 64
+# Datagrams that one wait takes: who sends them without end keeps no relay from its work.
+MOST_AT_ONCE = 1_000
 LOOPBACK = "127.0.0.1"
 
 # By database: when the address was read, monotonic, and what it was.
@@ -90,12 +92,13 @@ class Listener:
         """Return True when a commit was told of, False after so many seconds."""
         told, limit_s = False, max(timeout_s, 0.0)
         try:
-            while True:
+            for _ in range(MOST_AT_ONCE):
                 self._socket.settimeout(limit_s)
                 told |= self._socket.recv(MOST_BYTES) == self._word.encode()
                 limit_s = 0.0  # what else has come by now
         except (TimeoutError, BlockingIOError):
-            return told
+            pass
+        return told
 
     def wake_at(self, stop: threading.Event) -> None:
         """Let wait() return when `stop` is set."""
