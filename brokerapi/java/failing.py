@@ -12,13 +12,13 @@ from typing import Any
 
 from brokerapi.endpoint import Call
 from brokerapi.http import metrics
-from brokerapi.java import handles
+from brokerapi.java import handles, holds
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
 from messagestore.consume import node_owners
 from messagestore.retries import failures
-from messagestore.retries.failures import Failure, Report
+from messagestore.retries.failures import Failure
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Invalid, NodeUnavailable
-from metadata.limits.concurrency import limiter
 
 ERROR = "JavaClient: the handler of a Java client failed; its own log says why"
 TRY_S = 6.0  # the client asks twice, waits 10 s each time, and then forgets the message
@@ -56,18 +56,21 @@ def _report(queue_id: int, ids: list[int]) -> None:
     if consumer is None:
         raise Invalid.field("queueId", "is of a client that has expired or left: register again")
     end = time.monotonic() + TRY_S
-    while ids:
-        held = node_owners.held(consumer=consumer, queues=[queue]).get(queue)
-        report = Report()
-        if held is not None:
-            found = [Failure(queue, held[0], one - 1, ERROR) for one in ids]
-            report = failures.report(consumer=consumer, failures=found)
-            metrics.FAILURES.labels("retried").inc(len(report.retried))
-            metrics.FAILURES.labels("dead").inc(len(report.dead))
-        # One that another member owns by now comes to that member.
-        ids = [one.offset + 1 for one in report.refused if one.state == "unavailable"]
-        if ids and time.monotonic() > end:
+    while ids := _unstored(consumer, queue, ids):
+        if time.monotonic() > end or not holds.pause(f"failure {queue_id}", PAUSE_S):
             raise NodeUnavailable(f"{len(ids)} failed messages could not be stored for a retry.")
-        if ids:
-            with limiter.aside():
-                time.sleep(PAUSE_S)
+
+
+def _unstored(consumer: ConsumerId, queue: int, ids: list[int]) -> list[int]:
+    """Store copies of messages; return the ids of those for which a node does not answer."""
+    try:
+        held = node_owners.held(consumer=consumer, queues=[queue]).get(queue)
+    except NodeUnavailable:
+        return ids
+    if held is None:
+        return []  # another member owns the queue by now, and gets them
+    found = [Failure(queue, held[0], one - 1, ERROR) for one in ids]
+    report = failures.report(consumer=consumer, failures=found)
+    metrics.FAILURES.labels("retried").inc(len(report.retried))
+    metrics.FAILURES.labels("dead").inc(len(report.dead))
+    return [one.offset + 1 for one in report.refused if one.state == "unavailable"]

@@ -69,11 +69,14 @@ def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dic
 
 
 def held(*, consumer: ConsumerId, queues: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Queue → (epoch, committed offset) of those of some queues that the nodes say the consumer has."""
+    """Queue → (epoch, committed offset) of those of some queues that the nodes say the consumer has.
+
+    Raises NodeUnavailable: that a node says nothing does not mean that another consumer has them.
+    """
     return {
         row.queue: (row.epoch, row.committed)
         for node_id, mine in _by_node(queues).items()
-        for row in _rows(node_id, consumer.group_id, mine, consumer.instance)
+        for row in _read_rows(node_id, consumer.group_id, mine, consumer.instance)
         if row.owner == consumer.text and row.epoch is not None and row.committed is not None
     }
 
@@ -130,9 +133,15 @@ def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
 
 def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> Iterable[shapes.Position]:
     try:
-        with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
-            read = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
+        return _read_rows(node_id, group_id, queues, instance)
     except NodeUnavailable as error:
         log.debug("Queue owners could not be read from node %d: %s", node_id, error.detail)
         return ()
+
+
+def _read_rows(
+    node_id: int, group_id: int, queues: Sequence[int], instance: str
+) -> Iterable[shapes.Position]:
+    with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
+        read = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
     return read.values()

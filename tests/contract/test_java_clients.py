@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from brokerapi.java import endpoint, polling, sending
+from brokerapi.java import endpoint, failing, polling, sending
+from messagestore.consume import node_owners
 from metadata.cache import snapshot
 from metadata.config import config
-from metadata.errors import OutcomeUnknown
+from metadata.errors import NodeUnavailable, OutcomeUnknown
 from metadata.membership import java_members
 from metadata.rules.membership import addresses
 from tests.support.broker import Broker
@@ -306,6 +307,30 @@ def test_failures_come_again_and_the_last_one_is_dead(
     client(handle)
     until(lambda: len(broker.ok("GET", "/groups/readers/dead")["messages"]) == 1, limit_s=30)
     assert sorted(tries) == [("bad", 0, 1), ("bad", 1, 2), ("good", 0, 1)]
+
+
+def test_a_failure_is_not_taken_while_the_node_of_its_queue_is_away(
+    failure_node: str, broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", {"retries": 0})
+    snapshot.refresh()  # as the loop of a worker would
+    send(broker, "bad")
+    _, queue = told(broker, join(broker))
+    assert pull(broker, queue) == ["bad"]
+    body = {"queueId": queue["queueId"], "failMsg": {"msgs": [{"id": 1}]}}
+    path = CONSUMER + "publishAndUpdateResultFailMsg"
+    with monkeypatch.context() as outage:
+        outage.setattr(failing, "TRY_S", 0.2)
+        outage.setattr(node_owners, "_read_rows", away)
+        with pytest.raises(Failed, match="503"):
+            ask(broker, path, body)
+    assert ask(broker, path, body)["suc"] is True
+    (dead,) = broker.ok("GET", "/groups/readers/dead")["messages"]
+    assert dead["topic"] == "single"
+
+
+def away(*_: Any) -> Any:
+    raise NodeUnavailable("away")
 
 
 def test_every_client_of_a_broadcasting_group_gets_everything(broker: Broker, queue: int) -> None:
