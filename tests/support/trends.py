@@ -60,9 +60,5 @@ def trend(points: Points) -> Trend:
 
 
 def rising(trends: Mapping[str, Trend], limits: Mapping[str, Limit]) -> list[str]:
-    """What rises by more than its limit, each with its figures. Raises KeyError for one without a limit."""
-    return [
-        f"{name}: {found}, may rise by {limits[name].of(found.median):.2f}"
-        for name, found in trends.items()
-        if found.rise > limits[name].of(found.median)
-    ]
+    """Names of what rises by more than its limit. Raises KeyError for one without a limit."""
+    return [name for name, found in trends.items() if found.rise > limits[name].of(found.median)]

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerapi.java import polling
 from tests.support.environment import ENGINE
 from tests.support.routes import ACTORS, MINE, REFUSED, THEIRS, Route, World, models, routes, state, table
 
@@ -35,12 +34,6 @@ LISTS = (
     "metadata/reportrow", "metadata/sample", "metadata/topic", "metadata/topicrouting",
     "metadata/userrights",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def answer_refused_polls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of Java clients are held back otherwise, here for each actor."""
-    monkeypatch.setattr(polling, "ERROR_HOLD_S", 0.0)
 
 
 def of_part(part: str) -> list[Route]:
