@@ -262,7 +262,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="script/bench portal", description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000, help="topics, and groups (default 10000)")
     parser.add_argument("--times", type=int, default=20, help="each page (default 20)")
-    parser.add_argument("--target-ms", type=float, default=300.0, help="p50 of a page (default 300)")
+    parser.add_argument("--target-ms", type=float, default=150.0, help="p50 of a page (default 150)")
     parser.add_argument("--only", nargs="+", metavar="PATH", default=PATHS, help="pages; without it, all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
     chosen = parser.parse_args()

@@ -13,7 +13,7 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.listing.operation_lists import AlarmRow, RunRow, alarms, runs
 from metadata.listing.pages import Wanted
-from metadata.listing.topic_lists import GroupRow, check_look, groups
+from metadata.listing.topic_lists import GroupRow, check_look, groups, with_minutes
 from metadata.models import (
     Alarm,
     ConsumerGroup,
@@ -59,9 +59,8 @@ class Overview:
 
 def overview(*, actor: Actor) -> Overview:
     check_look(actor)
-    behind = [
-        one for one in groups(wanted=Wanted(sort="-lag", rows=CANDIDATES), actor=actor).items if one.lag
-    ]
+    candidates = groups(wanted=Wanted(sort="-lag", rows=CANDIDATES), actor=actor, lines=False).items
+    behind = [one for one in candidates if one.lag]
     lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True)
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
@@ -73,7 +72,7 @@ def overview(*, actor: Actor) -> Overview:
             groups=ConsumerGroup.objects.filter(deleted_at__isnull=True).count(),
             members=ConsumerGroupConsumer.objects.count(),
             lag=lags.aggregate(all=Sum("lag"))["all"] or 0,
-            behind=tuple(sorted(behind, key=_growth, reverse=True)[:MOST]),
+            behind=with_minutes(sorted(behind, key=_growth, reverse=True)[:MOST]),
             unread=_unread(),
             stopped_behind=_stopped_behind(),
             stalled=_stalled(behind),
@@ -108,10 +107,11 @@ def _failed(actor: Actor, count: int) -> tuple[RunRow, ...]:
 
 def _stopped_behind() -> tuple[str, ...]:
     """Groups that were stopped, or in a topic, and have unread messages there, the first few by name."""
-    stopped = Q(stopped=True) | Q(group__stopped=True)
+    groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
+    stopped = Q(stopped=True) | Q(group__in=list(groups.filter(stopped=True).values_list("pk", flat=True)))
     rows = ConsumerGroupTopic.objects.filter(stopped, state="ready", lag__gt=0)
-    names = rows.filter(group__deleted_at__isnull=True).values_list("group__name", flat=True)
-    return tuple(names.order_by("group__name").distinct()[:MOST])
+    names = groups.filter(pk__in=rows.values("group")).order_by("name").values_list("name", flat=True)
+    return tuple(names[:MOST])
 
 
 def _unread() -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
@@ -72,6 +73,7 @@ class GroupRow:
     `minutes`: messages that it handled in each of the last ones; `progress`: whether it catches up.
     """
 
+    pk: int
     name: str
     mode: str
     stopped: bool
@@ -133,7 +135,8 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
     return dict(rows.order_by().values_list(field).annotate(n=Count("pk")))
 
 
-def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
+def groups(*, wanted: Wanted, actor: Actor, lines: bool = True) -> Listed[GroupRow]:
+    """Groups; without `lines` they have no `minutes`, which take longest to read (with_minutes)."""
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("description")
     found = select(rows, wanted=wanted, manner=GROUPS)
@@ -142,7 +145,7 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         mine = ConsumerGroupTopic.objects.filter(group__in=ids, state="ready", topic__kind="normal")
         topics = _counts(mine, "group_id")
-    lines = minutes.handled_by(group_ids=ids)
+    handled = minutes.handled_by(group_ids=ids) if lines else {}
     known = progress.of_groups(ids)
     return found.map(
         lambda row: shown(
@@ -150,10 +153,16 @@ def groups(*, wanted: Wanted, actor: Actor) -> Listed[GroupRow]:
             row,
             members=members.get(row.pk, 0),
             topics=topics.get(row.pk, 0),
-            minutes=tuple(lines.get(row.pk, ())),
+            minutes=tuple(handled.get(row.pk, ())),
             progress=known.get(row.pk),
         )
     )
+
+
+def with_minutes(rows: Collection[GroupRow]) -> tuple[GroupRow, ...]:
+    """The same groups, and what they handled in each of the last minutes."""
+    handled = minutes.handled_by(group_ids=[row.pk for row in rows])
+    return tuple(replace(row, minutes=tuple(handled.get(row.pk, ()))) for row in rows)
 
 
 def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> Listed[SubscriptionRow]:
