@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import threading
@@ -94,6 +95,15 @@ def test_a_waiting_pull_does_not_delay_the_end(new_server: NewServer) -> None:
     waiting.join(5)
     assert answers[0][0] == 200
     assert server.processes() == []
+
+
+def test_all_processes_may_be_told_to_stop_at_once(new_server: NewServer) -> None:
+    """As a service manager does; the supervisor tells its children a second time."""
+    server = new_server()
+    until(lambda: len(server.job_runners()) > 2)
+    for pid in sorted(server.processes(), reverse=True):  # the supervisor last
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: not server.processes(), limit_s=20)
 
 
 def test_a_killed_server_leaves_nothing_and_comes_back_with_everything(new_server: NewServer) -> None:
