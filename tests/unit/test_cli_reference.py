@@ -51,7 +51,7 @@ SEVERAL_KINDS = {
         "pretty|table|json|body|FORMAT",
     ],
 }
-COMMON = ("--help", "--url", "--api-key")
+COMMON = ("--help", "--url", "--api-key", "--ca-file")
 
 
 def subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from urllib3 import HTTPConnectionPool
 
+from catmq_client.cli.main import main
 from catmq_client.errors import (
     MOST_PAUSE_MS,
     AnswerLost,
@@ -333,3 +334,25 @@ def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(connect: Con
             transport.request("POST", "/x", body={"body": "x" * (32 << 20)})
         cutting.join()
     assert not caught.value.outcome_unknown
+
+
+def test_a_private_ca_is_named_by_the_environment_or_an_option(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = b'{"brokers":[]}'
+    with verbatim(tls=tls.context) as server:
+        server.answer = lambda request: OK.replace(b"Length: 8", b"Length: 14").replace(b'{"ok":1}', body)
+        asked = ["brokers", "--url", server.url]
+        assert main(asked) == 6
+        assert "set CATMQ_CA_FILE or give --ca-file" in capsys.readouterr().err
+        assert main([*asked, "--ca-file", tls.certificate]) == 0
+        monkeypatch.setenv("CATMQ_CA_FILE", tls.certificate)
+        assert main(asked) == 0
+        assert HttpTransport(server.url, discover=False).request("GET", "/x") == {"brokers": []}
+        with pytest.raises(OptionError, match="verify='/none'"):
+            HttpTransport(server.url, verify="/none")
+        monkeypatch.setenv("CATMQ_CA_FILE", "/none")
+        assert main(asked) == 2
+        assert "CATMQ_CA_FILE='/none': No such file or directory" in capsys.readouterr().err
+        assert main([*asked, "--ca-file", __file__]) == 2
+        assert "the file has no CA certificates" in capsys.readouterr().err

@@ -26,14 +26,18 @@ class Brokers:
 
     listed: list[str]
     api_key: str | None
+    verify: bool | str = True
     transport: Transport | None = None
 
     def network(self) -> Transport:
         """Return the transport of a command that runs for long: it discovers other brokers."""
-        return self.transport or HttpTransport(self.listed, api_key=self.api_key)
+        return self.transport or self._over_http()
 
     def admin(self) -> Admin:
-        return Admin(self.transport or HttpTransport(self.listed, api_key=self.api_key, discover=False))
+        return Admin(self.transport or self._over_http(discover=False))
+
+    def _over_http(self, **options: Any) -> Transport:
+        return HttpTransport(self.listed, api_key=self.api_key, verify=self.verify, **options)
 
     def producer(self, **options: Any) -> Producer:
         """A producer; the caller closes it."""
@@ -41,6 +45,8 @@ class Brokers:
 
     def explained(self, error: CatmqError) -> str:
         """Return the error's text, with the remedy that only the caller's side knows."""
+        if "CERTIFICATE_VERIFY_FAILED" in error.detail:
+            return f"{error}\n  If its CA is one of your own, set CATMQ_CA_FILE or give --ca-file"
         if isinstance(error, ConnectFailed):
             return f"{error}\n  Is a broker running there? CATMQ_URL or --url says {', '.join(self.listed)}"
         if isinstance(error, Unauthenticated):
@@ -64,7 +70,8 @@ def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:
         url(text)
     except argparse.ArgumentTypeError as error:
         raise OptionError(f"CATMQ_URL: {error}") from None
-    return Brokers(urls(text), args.api_key or os.environ.get("CATMQ_API_KEY") or None, transport)
+    key = args.api_key or os.environ.get("CATMQ_API_KEY") or None
+    return Brokers(urls(text), key, args.ca_file or True, transport)
 
 
 # What every command is: it gets its arguments and its brokers, and returns the exit code.

@@ -107,6 +107,7 @@ class Completion(argparse.Action):
 CONNECTION = (
     Argument("--url URL", "broker URLs, separated by commas (default: CATMQ_URL)", type=url),
     Argument("--api-key KEY", "API key (default: CATMQ_API_KEY, which is not visible in the process list)"),
+    Argument("--ca-file FILE", "CA certificates that verify those of the brokers (default: CATMQ_CA_FILE)"),
 )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,9 +193,10 @@ class HttpTransport:
     ) -> None:
         """Take `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
 
-        verify: False or the path of a CA bundle, as in requests. proxies: {"https": url}; the
-        environment's proxies are not looked at. compression: "gzip" or None, both ways. discover: also
-        use brokers that the given ones name, and avoid those that were drained.
+        verify: False, or the path of a file of CA certificates (default: CATMQ_CA_FILE, else the CAs of
+        the package certifi). proxies: {"https": url}; the environment's proxies are not looked at.
+        compression: "gzip" or None, both ways. discover: also use brokers that the given ones name, and
+        avoid those that were drained.
         """
         self._seeds = _checked_urls(urls if urls is not None else os.environ.get("CATMQ_URL", ""))
         if compression not in (None, "gzip"):
@@ -210,7 +212,7 @@ class HttpTransport:
         key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
         if key:
             self._headers["Authorization"] = f"Bearer {_checked_key(key)}"
-        self._verify = verify
+        self._verify = _checked_ca(verify)
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
         # The connections with the process they belong to, in one value; a lock for each process,
@@ -358,6 +360,22 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
         if not sound:
             raise OptionError(f"{url!r} is not a broker URL: write 'http://host:port'")
     return stripped
+
+
+def _checked_ca(verify: bool | str) -> bool | str:
+    """Return what certificates are verified with."""
+    name, path = "verify", verify
+    if verify is True and "CATMQ_CA_FILE" in os.environ:
+        name, path = "CATMQ_CA_FILE", os.environ["CATMQ_CA_FILE"]
+    if isinstance(path, str):
+        where = {"capath" if os.path.isdir(path) else "cafile": path}
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**where)
+        except ssl.SSLError:
+            raise OptionError(f"{name}={path!r}: the file has no CA certificates") from None
+        except OSError as error:
+            raise OptionError(f"{name}={path!r}: {error.strerror}") from None
+    return path
 
 
 def _checked_key(key: str) -> str:
