@@ -8,6 +8,7 @@ request may have been carried out.
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -170,3 +171,22 @@ def _is_of_handshake(error: BaseException) -> bool:
         # urllib3 wraps it: SSLError(ssl.SSLError).
         seen = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
     return False
+
+
+def trusted(verify: bool | str) -> bool | str:
+    """Return what certificates are verified with: `verify`, or the file that CATMQ_CA_FILE names.
+
+    Raises OptionError if it has no CA certificates.
+    """
+    name, path = "verify", verify
+    if verify is True and os.environ.get("CATMQ_CA_FILE"):
+        name, path = "CATMQ_CA_FILE", os.environ["CATMQ_CA_FILE"]
+    if isinstance(path, str):
+        where = {"capath" if os.path.isdir(path) else "cafile": path}
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**where)
+        except ssl.SSLError:
+            raise OptionError(f"{name}={path!r}: the file has no CA certificates") from None
+        except OSError as error:
+            raise OptionError(f"{name}={path!r}: {error.strerror}") from None
+    return path

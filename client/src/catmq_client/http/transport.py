@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ from catmq_client.errors import (
 )
 from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.connections import network_error, send_whole
+from catmq_client.http.connections import network_error, send_whole, trusted
 from catmq_client.http.discovery import MOST, Brokers, Discovery
 
 T = TypeVar("T")
@@ -212,7 +211,7 @@ class HttpTransport:
         key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
         if key:
             self._headers["Authorization"] = f"Bearer {_checked_key(key)}"
-        self._verify = _checked_ca(verify)
+        self._verify = trusted(verify)
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
         # The connections with the process they belong to, in one value; a lock for each process,
@@ -360,22 +359,6 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
         if not sound:
             raise OptionError(f"{url!r} is not a broker URL: write 'http://host:port'")
     return stripped
-
-
-def _checked_ca(verify: bool | str) -> bool | str:
-    """Return what certificates are verified with."""
-    name, path = "verify", verify
-    if verify is True and "CATMQ_CA_FILE" in os.environ:
-        name, path = "CATMQ_CA_FILE", os.environ["CATMQ_CA_FILE"]
-    if isinstance(path, str):
-        where = {"capath" if os.path.isdir(path) else "cafile": path}
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**where)
-        except ssl.SSLError:
-            raise OptionError(f"{name}={path!r}: the file has no CA certificates") from None
-        except OSError as error:
-            raise OptionError(f"{name}={path!r}: {error.strerror}") from None
-    return path
 
 
 def _checked_key(key: str) -> str:
