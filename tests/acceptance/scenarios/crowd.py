@@ -175,8 +175,9 @@ class Crowd:
         return self.senders[-1]
 
     def queues_now(self) -> list[int]:
-        """The topic's queues."""
-        return [queue["queue"] for queue in self.stage.terminal.admin.topic(self.topic)["queues"]]
+        """The topic's queues; not those of an expansion that was refused halfway and taken back."""
+        listed = self.stage.terminal.admin.topic(self.topic)["queues"]
+        return [queue["queue"] for queue in listed if queue["state"] != "retired"]
 
     @property
     def running(self) -> list[Member]:
@@ -203,7 +204,12 @@ class Crowd:
     def await_shared(self, members: Iterable[Member], *, limit_s: float = 60.0) -> float:
         """Waits until they share the queues; when the last of them was acquired."""
         listed = list(members)
-        until(lambda: self.shared_by(listed), limit_s=limit_s, every_s=0.02)
+        try:
+            until(lambda: self.shared_by(listed), limit_s=limit_s, every_s=0.02)
+        except AssertionError as error:
+            told = {one.name: one.journal.path.with_suffix(".err").read_text()[-2000:] for one in listed}
+            what = f"{error}: owners of {self.ids} are {self.owners()}; members said {told}"
+            raise AssertionError(what) from error
         owners = self.owners()
         latest = {
             (line["queue"], member.name): line["at"] for member in listed for line in member.told("gained")
