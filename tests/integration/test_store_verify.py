@@ -18,7 +18,7 @@ from messagestore.consume import offset_reset, positions, pull
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
-from messagestore.engine import statements
+from messagestore.engine import batch_ids, statements
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
@@ -339,10 +339,10 @@ def test_a_batch_that_is_stored_on_two_nodes_is_found(make_node: Callable[..., s
     for queue in (here, there):
         send(queue, 2)
         send(queue, 2)
-    with node_pools.node_of(here).reading() as session:
-        twin = audit_sql.batch_ends(session)[0]
-    assert kinds() == [] and twin is not None
-    plant(there, f"UPDATE sent_batch SET batch_id = x'{twin.hex()}' WHERE first_offset = 2")
+    assert kinds() == []
+    twin = batch_ids.new()
+    for queue in (here, there):
+        plant(queue, f"UPDATE sent_batch SET batch_id = x'{twin.hex}' WHERE first_offset = 2")
     assert kinds() == [("batch_twice", "offsets 2 … 3")] * 2
 
 
