@@ -19,7 +19,7 @@ finds it so fails.
 Steps that call the product in their own process measure which branches of it they take. The summary says how
 many, and fewer than tests/coverage.txt says fail the gate.
 
-Tests run on the installed MariaDB, and a core of them on other servers (tests/servers.py), which are
+Tests run on the installed MariaDB. Steps of other servers (tests/servers.py) are beside the gate; those are
 downloaded before the first step. A server that cannot be had is named in the summary, with the reason, and
 fails nothing.
 

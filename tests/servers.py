@@ -1,7 +1,7 @@
-"""Database servers of several versions: what the gate runs on each, how they are had, and what passed there.
+"""Database servers of several versions: what runs on each, how they are had, and what passed there.
 
-The gate runs `CORE` on each version of `IN_GATE`. `script/test servers` runs all `SUITES` on all `VERSIONS`
-and on the installed MariaDB, and `script/test servers-ci` the suites of `IN_CI` on `IN_GATE`. What passed is
+`script/test servers` runs all `SUITES` on all `VERSIONS` and on the installed MariaDB, `script/test
+servers-ci` the suites of `IN_CI` on `IN_CI_ON`, and `script/test core` only `CORE` there. What passed is
 kept in tests/servers.json, and from there the tables in README.md, README.zh-CN.md and
 docs/reference/servers.md are made:
 
@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests" / "servers.json"
 PAGES = (ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "docs" / "reference" / "servers.md")
 BEGIN, END = "<!-- made by tests/servers.py -->\n", "<!-- end -->"
-IN_GATE = ("9.7", "11.8")
-VERSIONS = (*IN_GATE, "8.4", "10.6", "12.3")
+IN_CI_ON = ("9.7", "11.8")
+VERSIONS = (*IN_CI_ON, "8.4", "10.6", "12.3")
 INSTALLED = ""  # as CATMQ_TEST_SERVER has it
 DOWNLOAD_S = 900
 
