@@ -32,7 +32,7 @@ def readiness() -> Health:
     try:
         known = snapshot.current()
     except MetadataUnavailable as error:
-        return Health(status="unready", because=[f"there is no picture of the metadata: {error.detail}"])
+        return Health(status="unready", because=[f"there is no snapshot of the metadata: {error.detail}"])
     if not known.nodes:
         # Not unready: whoever waits for readiness before the first node is registered must not wait for ever.
         return Health(status="degraded", because=["no node is registered"])

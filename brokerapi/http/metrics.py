@@ -53,7 +53,7 @@ COMMITTED = Counter("catmq_commits", "Queue positions committed.")
 WAITERS = Gauge("catmq_waiters", "Pulls that wait now.", multiprocess_mode="livesum")
 SNAPSHOT_AGE = Gauge(
     "catmq_snapshot_age_seconds",
-    "Age of a worker's picture of metadata, the oldest.",
+    "Age of the oldest snapshot of metadata in a worker.",
     multiprocess_mode="livemax",
 )
 CORRUPT_QUEUES = Gauge(

@@ -1,6 +1,6 @@
 """State that the nodes must show by metadata: queues, their readers; contradictions in it; mends of rows.
 
-The queues of topics are read as one consistent picture and never from the snapshot of a process, so that
+The queues of topics are read as one consistent state and never from the snapshot of a process, so that
 whoever compares it with what a node holds knows which of the two was read first.
 """
 

@@ -71,8 +71,6 @@ class Channel(virtual.Channel):
         """Return False in a process that was forked from the one that opened the channel."""
         return self.connection is not None and self.connection.is_ours
 
-    # Exchanges.
-
     def exchange_declare(
         self, exchange: str | None = None, type: str = "direct", passive: bool = False, **_: Any
     ) -> None:
@@ -97,8 +95,6 @@ class Channel(virtual.Channel):
         if if_unused and any(True for _ in self._bound_to(exchange)):
             return
         self._settle({"op": "delete_exchange", "exchange": exchange}, _has_exchange)
-
-    # Queues.
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> dict[str, Any]:
         # The base forgets expires and max_priority.
@@ -207,8 +203,6 @@ class Channel(virtual.Channel):
     def after_reply_message_received(self, queue: str) -> None:
         self.cluster.transients.delete(queue)
 
-    # Sends.
-
     def basic_publish(self, message: messages.Payload, exchange: str, routing_key: str, **_: Any) -> None:
         self._inplace_augment_message(message, exchange, routing_key)
         self.cluster.publish(message, exchange or "", routing_key or "")
@@ -223,8 +217,6 @@ class Channel(virtual.Channel):
 
     def _put(self, queue: str, message: messages.Payload, **_: Any) -> None:
         self.cluster.put(queue, message)
-
-    # Deliveries.
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Callable[..., Any], consumer_tag: str, **kwargs: Any

@@ -86,8 +86,6 @@ class Cluster:
             if not self._users:
                 self.transients.clear()
 
-    # Topics.
-
     def steps(self) -> Sequence[int]:
         """Return the priority steps, the most urgent first."""
         return sorted(self.options.priority_steps or (0,), reverse=True)
@@ -169,8 +167,6 @@ class Cluster:
             if error.code != "already_exists":
                 raise
 
-    # Logs of one queue.
-
     def _queue_id(self, topic: str, days: int) -> int:
         with self._lock:
             if topic not in self._queue_ids:
@@ -202,13 +198,9 @@ class Cluster:
         self._record(entry, lambda table, one: one["exchange"] not in table.logged)
         return ExchangeLog(self, topic, queue)
 
-    # Exchanges and bindings.
-
     def declare_exchange(self, exchange: str, kind: str) -> None:
         entry = {"op": "exchange", "exchange": exchange, "type": kind}
         self._record(entry, lambda table, one: table.exchanges.get(one["exchange"]) != one["type"])
-
-    # Sends.
 
     def publish(self, payload: messages.Payload, exchange: str, key: str) -> None:
         """Store a message in every queue that gets it; return when it is durable.
@@ -246,8 +238,6 @@ class Cluster:
                 f"There is no queue {key}: declare it before sending to it.", code="queue_not_found"
             )
         log.debug("exchange %r has no queue for routing key %r: the message is dropped", exchange, key)
-
-    # Queues.
 
     def size(self, queue: str) -> int:
         """Return the number of messages that are not delivered yet."""

@@ -200,8 +200,6 @@ class Transport(virtual.Transport):
                 raise TimeoutError
             self._wait(min(left_s, STEP_S))
 
-    # What came.
-
     def _deliver_next(self) -> bool:
         """Deliver a message that is here; return False if there is none."""
         return self._deliver_transient() or self._deliver_leased()
@@ -261,8 +259,6 @@ class Transport(virtual.Transport):
 
     def _channel_of(self, queue: str) -> Any:
         return next((one for one in self.channels if queue in one.consumes()), None)
-
-    # What is to come.
 
     def consumers_changed(self) -> None:
         """Give back what waits for queues that nobody consumes any more."""
