@@ -51,6 +51,7 @@ class Code(StrEnum):
     LAST_QUEUE = "last_queue"  # no other queue of the topic would take messages
     BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
     ALREADY_DELIVERED = "already_delivered"  # a delayed message that is in its queue cannot be recalled
+    TOPIC_READ_ONLY = "topic_read_only"  # sends to it are forbidden, by its setting
     QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
     FOREIGN_KEYS = "foreign_keys"  # metadata is used with other keys than this broker has
     NODE_REFUSED = "node_refused"  # a database that cannot serve as a node; the detail says why

@@ -31,6 +31,7 @@ from metadata.db import access
 from metadata.errors import (
     CatmqError,
     Code,
+    Conflict,
     FieldError,
     Invalid,
     NotFound,
@@ -95,8 +96,8 @@ def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None
 def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Run]:
     """Store messages; what became of all of them, in order.
 
-    Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
-    part's error if nothing could be stored.
+    Raises Invalid, TooLarge, NotFound, Forbidden, RateLimited or Conflict (topic_read_only) before anything
+    is stored, and the first part's error if nothing could be stored.
     """
     access.require(actor, "produce", topic)
     info = snapshot.find_topic(topic)
@@ -106,6 +107,8 @@ def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, a
     quotas.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
     batch = _Batch(info, messages, batch_id, actor.name)
     parts = batch.parts()
+    if info.read_only and not batch.was_stored(parts):
+        raise Conflict(f"Topic {topic} is read-only: sends are refused.", code=Code.TOPIC_READ_ONLY)
     batch.check_times(parts)
     stored = list(map(batch.store, parts))
     for place, part in enumerate(parts):
@@ -168,6 +171,12 @@ class _Batch:
                     self.routing = earlier
                     return parts
         return self._cut(self.routing, range(len(self.messages)))
+
+    def was_stored(self, parts: Sequence[Part]) -> bool:
+        """Return True if all parts were stored by an earlier try. Raises OutcomeUnknown."""
+        return not self.fresh and all(
+            any(_is_known(queue, self.part_id(part), part.delayed) for queue in part.queues) for part in parts
+        )
 
     def _cut(self, routing: Routing, indexes: Iterable[int]) -> list[Part]:
         parts: dict[tuple[int, bool, bool], Part] = {}

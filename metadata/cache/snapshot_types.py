@@ -89,6 +89,7 @@ class TopicInfo:
     failure_of: int | None = None
     rates: Rates = UNLIMITED
     earlier: tuple[Routing, ...] = ()
+    read_only: bool = False
 
     def queue_for(self, key: str) -> int:
         return queue_for_key(key, self.layout)

@@ -41,6 +41,7 @@ class Topic(OwnedModel):
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     keyed = models.CharField(max_length=10, choices=Keyed.choices, default=Keyed.STRICT)
     on_unknown = models.CharField(max_length=10, choices=OnUnknown.choices, default=OnUnknown.FAIL)
+    read_only = models.BooleanField(default=False, db_default=False)
     retention_days = models.PositiveIntegerField(default=7)
     keep_unread_days = models.PositiveIntegerField(default=30)  # 0 = unread messages get no longer life
     retention_bytes = models.PositiveBigIntegerField(null=True, blank=True)

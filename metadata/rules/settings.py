@@ -96,6 +96,12 @@ class TopicSettings(RateSettings, OwnerSettings):
         Choice({"strict": "wait until the queue opens", "available": "go to another queue"}),
         "Keyed sends to a closed queue",
     )
+    read_only: bool = setting(
+        False,
+        Flag(),
+        "Read-only",
+        "Sends are refused. What was accepted before, such as delayed messages, is still delivered.",
+    )
     on_unknown: str = setting(
         "fail",
         Choice(

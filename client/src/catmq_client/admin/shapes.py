@@ -93,6 +93,7 @@ class Topic(TopicSettings):
     queues: list[QueueRow]
     layout: Layout
     on_unknown: str
+    read_only: bool
     keep_unread_days: int
     retention_bytes: int | None
     max_messages_per_s: int | None

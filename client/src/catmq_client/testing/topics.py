@@ -98,6 +98,7 @@ class FakeTopic:
     slots: list[int]
     keyed: str = "strict"
     on_unknown: str = "fail"
+    read_only: bool = False
     version: int = 1
 
     def view(self) -> dict[str, Any]:
@@ -111,6 +112,7 @@ class FakeTopic:
             "layout": {"version": self.version, "slots": self.slots},
             "keyed": self.keyed,
             "on_unknown": self.on_unknown,
+            "read_only": self.read_only,
         }
 
 
@@ -154,6 +156,8 @@ class FakeTopics:
         topic, messages = self.find(name), body["messages"]
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         if batch_id not in self._receipts:
+            if topic.read_only:
+                raise Conflict(f"topic {name} is read-only", code="topic_read_only", status=409)
             homes = [self.home(topic, batch_id, message, index) for index, message in enumerate(messages)]
             self._receipts[batch_id] = [
                 self.take(topic, self.queues[home], message)

@@ -62,7 +62,7 @@ LIST: Columns = {
 FACTS: Columns = {
     **fields("name kind state"),
     "queues": lambda topic: len(topic["queues"]),
-    **fields("keyed on_unknown"),
+    **fields("keyed on_unknown read_only"),
     "retention": lambda topic: f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days",
     "retention bytes": "retention_bytes",
     "messages/s": "max_messages_per_s",
