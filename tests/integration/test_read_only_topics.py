@@ -9,6 +9,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
+from metadata.cache import snapshot
 from metadata.errors import Code, Conflict
 from metadata.topics import topic_rows
 from tests.support.moving import bodies, delay, make_due, mover
@@ -18,6 +19,7 @@ ACTOR = command("test")
 
 def read_only(*, on: bool) -> None:
     topic_rows.update(name="orders", settings={"read_only": on}, actor=ACTOR)
+    snapshot.refresh()
 
 
 def test_sends_are_refused_and_nothing_is_stored(node: str) -> None:
