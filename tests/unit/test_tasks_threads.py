@@ -58,7 +58,7 @@ class Attempt:
 def test_a_message_that_no_thread_has_taken_yet_is_waited_for() -> None:
     execution: Any = Execution()
     threads = Threads(1, execution)
-    threads._deliveries = queue.SimpleQueue()  # its thread waits at the former one
+    threads._work = queue.SimpleQueue()  # its thread waits at the former one
     first = Delivery()
     threads.put(first)  # type: ignore[arg-type]
     assert threads.is_busy()

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from django.conf import settings as django_settings
@@ -104,7 +104,9 @@ class Execution:
     """Runs the tasks of one backend; safe to share between threads.
 
     `on_begin` gets each attempt before its task is called, and `on_end` the row afterwards. While the
-    database is away, a task is neither begun nor given up until `is_stopping()`.
+    database is away, a task is neither begun nor given up until `is_stopping()`. `later`, if there is one,
+    gets what a task returned instead of its end being written at once; it has to call `write_ends` and
+    `settle`.
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class Execution:
         """`is_test`: connections are the caller's, in a transaction, and Ctrl-C ends the caller."""
         self._settings, self._worker = settings, worker
         self._is_stopping, self.on_begin, self._on_end = is_stopping, on_begin, on_end
-        self._renew_connections: Callable[[], object] = _nothing if is_test else close_old_connections
+        self.later: Callable[[Attempt, Any], object] | None = None
+        self._renew_connections: Callable[[], object] = _nothing if is_test else _renew_connections
         self._passes = (KeyboardInterrupt,) if is_test else ()
         self._records = records_of(settings)
 
@@ -132,20 +135,7 @@ class Execution:
             log.error("message %s is made a dead letter: %s", delivery.message_id, error)
             delivery.reject(error)
             return
-        self._renew_connections()
-        if django_settings.DEBUG:
-            reset_queries()
-        is_settled = False
-        try:
-            is_settled = self._handle(job, delivery)
-        except CatmqError as error:
-            log.error("task %s is delivered again: %s", job.id, error)
-        except Exception:
-            log.exception("internal error: task %s is delivered again", job.id)
-        finally:
-            if not is_settled:
-                delivery.release()
-            self._renew_connections()
+        self._settle(delivery, job, lambda: self._handle(job, delivery))
 
     def end(self, attempt: Attempt, error: BaseException | None, value: Any = None) -> bool:
         """Write the end of an attempt whose `end()` was True; return True if its message is settled then."""
@@ -157,6 +147,44 @@ class Execution:
                     f"the result of task {attempt.claim.job.path} cannot be kept: {refused}"
                 )
         return self._failed(attempt, error)
+
+    def write_ends(self, returned: Sequence[tuple[Attempt, Any]]) -> Sequence[bool | None]:
+        """Write the ends of tasks that returned by one statement; return for each what `settle` takes."""
+        self._renew_connections()
+        try:
+            return self._records.succeed_all([(attempt.claim, value) for attempt, value in returned])
+        except Exception as error:  # noqa: BLE001 - each is written alone then, and has its own error
+            log.debug("the ends of %d tasks could not be written together: %s", len(returned), error)
+            return [None] * len(returned)
+
+    def settle(self, attempt: Attempt, value: Any, is_written: bool | None) -> None:
+        """Do what follows the end of a task that returned.
+
+        `is_written`: False if the task was somebody else's by then; None if the end is still to be written.
+        """
+
+        def work() -> bool:
+            if is_written is None:
+                return self.end(attempt, None, value)
+            self._has_succeeded(attempt, is_mine=is_written)
+            return True
+
+        self._settle(attempt.delivery, attempt.claim.job, work)
+
+    def _settle(self, delivery: Delivery, job: Job, work: Callable[[], bool]) -> None:
+        """Let the message be delivered again unless `work` returns True."""
+        self._renew_connections()
+        is_settled = False
+        try:
+            is_settled = work()
+        except CatmqError as error:
+            log.error("task %s is delivered again: %s", job.id, error)
+        except Exception:
+            log.exception("internal error: task %s is delivered again", job.id)
+        finally:
+            if not is_settled:
+                delivery.release()
+            self._renew_connections()
 
     def _handle(self, job: Job, delivery: Delivery) -> bool:
         """Return True if nothing more is to be said of the message."""
@@ -221,23 +249,28 @@ class Execution:
         except BaseException as raised:  # noqa: BLE001 - SystemExit in a task fails the task, not the worker
             error = raised
         if attempt.end():
+            if error is None and self.later is not None:
+                self.later(attempt, value)
+                return True
             return self.end(attempt, error, value)
         log.warning("task %s returned after its time limit: its result is dropped", attempt.claim.job.id)
         return True
 
     def _succeeded(self, attempt: Attempt, value: Any) -> bool:
         claim = attempt.claim
-        kept = self._persist(lambda: self._records.succeed(claim, value))
-        if kept is None:
+        is_mine = self._persist(lambda: self._records.succeed(claim, value))
+        if is_mine is None:
             return False
-        if kept:
-            self._finished(claim, attempt.task)
-        else:
-            log.warning(
-                "task %s was done, but is somebody else's by now: its result is dropped", claim.job.id
-            )
-        attempt.delivery.accept()
+        self._has_succeeded(attempt, is_mine=is_mine)
         return True
+
+    def _has_succeeded(self, attempt: Attempt, *, is_mine: bool) -> None:
+        if is_mine:
+            self._finished(attempt.claim, attempt.task)
+        else:
+            what = "task %s was done, but is somebody else's by now: its result is dropped"
+            log.warning(what, attempt.claim.job.id)
+        attempt.delivery.accept()
 
     def _failed(self, attempt: Attempt, error: BaseException) -> bool:
         claim, job = attempt.claim, attempt.claim.job
@@ -328,6 +361,13 @@ def _tell(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
     for receiver, error in signal.send_robust(sender=type(task_backends[settings.alias]), task_result=result):
         if isinstance(error, Exception):
             log.error("receiver %r failed for task %s", receiver, result.id, exc_info=error)
+
+
+def _renew_connections() -> None:
+    """Do for a thread's connections what Django does between requests."""
+    close_old_connections()
+    if django_settings.DEBUG:
+        reset_queries()
 
 
 def _nothing() -> None:

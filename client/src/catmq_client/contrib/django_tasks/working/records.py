@@ -6,7 +6,7 @@ Without rows (RESULTS "none") the same is done by what the message says, as far 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -21,6 +21,7 @@ from django.utils import timezone
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.jobs import Job, alias_of, now_ms, send
 from catmq_client.contrib.django_tasks.models import TaskRecord
+from catmq_client.contrib.django_tasks.working.batching import Batcher, Guard, change_rows
 from catmq_client.errors import CatmqError
 
 log = logging.getLogger("catmq.tasks")
@@ -71,6 +72,7 @@ class Records(Protocol):
 
     def claim(self, job: Job, place: Place) -> Claim: ...
     def succeed(self, claim: Claim, value: Any) -> bool: ...
+    def succeed_all(self, items: Sequence[tuple[Claim, Any]]) -> list[bool]: ...
     def fail(self, claim: Claim, error: BaseException) -> bool: ...
     def retry(self, claim: Claim, error: BaseException, *, delay_s: float) -> bool: ...
     def put_off(self, job: Job, token: int, *, delay_s: float) -> bool: ...
@@ -85,6 +87,7 @@ class DatabaseRecords:
 
     def __init__(self, given: TaskSettings) -> None:
         self._settings = given
+        self._begins: Batcher[tuple[Job, Place]] = Batcher(self._begin_all)
 
     @property
     def _rows(self) -> QuerySet[TaskRecord]:
@@ -96,12 +99,22 @@ class DatabaseRecords:
 
     def _claim_first(self, job: Job, place: Place) -> Claim | None:
         """Claim a task that nobody had: its row need not be read."""
-        if place.token != 1:
+        if place.token != 1 or not self._begins.write((job, place)):
             return None
-        changes = _begun(place, None, [])
-        if not self._rows.filter(pk=job.id, status=Status.READY, token=0).update(**changes):
-            return None
-        return Claim(Verdict.RUN, job, place.token, in_memory(job, **changes))
+        return Claim(Verdict.RUN, job, place.token, in_memory(job, **_begun(place, None, [])))
+
+    def _begin_all(self, items: Sequence[tuple[Job, Place]]) -> list[bool]:
+        """Claim tasks of one worker. If one was somebody's, each is looked at by itself."""
+        changes = _begun(items[0][1], None, [])
+        del changes["message_id"]
+        number = change_rows(
+            alias_of(self._settings),
+            [Guard(job.id, 0) for job, _ in items],
+            before=Status.READY,
+            same=changes,
+            each={"message_id": [place.message_id[:64] for _, place in items]},
+        )
+        return [number == len(items)] * len(items)
 
     def _claim_later(self, job: Job, place: Place) -> Claim:
         while True:
@@ -129,7 +142,27 @@ class DatabaseRecords:
                 return Claim(verdict, job, place.token, changed(record, changes))
 
     def succeed(self, claim: Claim, value: Any) -> bool:
-        return self._end(claim, _ended(Status.SUCCESSFUL) | {"return_value": value})
+        return self.succeed_all([(claim, value)])[0]
+
+    def succeed_all(self, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        changes = _ended(Status.SUCCESSFUL)
+        guards = [Guard(claim.job.id, claim.token) for claim, _ in items]
+        number = change_rows(
+            alias_of(self._settings),
+            guards,
+            before=Status.RUNNING,
+            same=changes,
+            each={"return_value": [value for _, value in items]},
+        )
+        written = set(guards)
+        if number < len(items):
+            # A token is one delivery's: a row with it was written here, and the answer was lost.
+            ended = self._rows.filter(pk__in=[guard.id for guard in guards], status=Status.SUCCESSFUL)
+            written &= {Guard(*found) for found in ended.values_list("pk", "token")}
+        for guard, (claim, value) in zip(guards, items, strict=True):
+            if guard in written:
+                changed(claim.record, changes | {"return_value": value})
+        return [guard in written for guard in guards]
 
     def fail(self, claim: Claim, error: BaseException) -> bool:
         errors = with_error(claim.record.errors, error)
@@ -195,8 +228,12 @@ class NoRecords:
         return Claim(Verdict.RUN, job, place.token, record)
 
     def succeed(self, claim: Claim, value: Any) -> bool:
-        changed(claim.record, _ended(Status.SUCCESSFUL) | {"return_value": value})
-        return True
+        return self.succeed_all([(claim, value)])[0]
+
+    def succeed_all(self, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        for claim, value in items:
+            changed(claim.record, _ended(Status.SUCCESSFUL) | {"return_value": value})
+        return [True] * len(items)
 
     def fail(self, claim: Claim, error: BaseException) -> bool:
         changed(claim.record, _ended(Status.FAILED) | {"errors": with_error([], error)})

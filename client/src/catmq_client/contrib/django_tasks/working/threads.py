@@ -1,4 +1,9 @@
-"""The threads that run tasks, and the clock that gives up those that take too long."""
+"""The threads that run tasks, and the clock that gives up those that take too long.
+
+A thread whose task returned does not wait until that is written. One more thread writes the ends of all tasks
+that returned meanwhile by one statement, and what follows (signals, the answer to the broker) is work for the
+threads again: it may be slow, as tasks may.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,13 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from django.db import connections
 
+from catmq_client.contrib.django_tasks.working.batching import MOST
 from catmq_client.contrib.django_tasks.working.execution import Attempt, Delivery, Execution
 
 log = logging.getLogger("catmq.tasks")
@@ -28,30 +37,34 @@ class Threads:
         self._most_lost = count if most_lost is None else most_lost
         self.is_worn_out = False
         self._execution = execution
-        self._deliveries: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._returned: queue.SimpleQueue[tuple[Attempt, Any] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         # Threads that may take a message, and what was put and is not done.
         self._idle = 0
         self._left: list[Delivery] = []
-        # By thread: attempts under way, and those that were given up.
+        # By thread: attempts under way; whose task returned, so that others do the rest; who was given up.
         self._at_work: dict[int, Attempt] = {}
+        self._relieved: set[int] = set()
         self._lost: set[int] = set()
         self._ends = False
+        execution.later = self._return
         for _ in range(count):
             self._start()
         threading.Thread(target=self._watch, name="catmq-task-clock", daemon=True).start()
+        threading.Thread(target=self._write_ends, name="catmq-task-ends", daemon=True).start()
 
     def wait_for_idle(self, timeout_s: float) -> int:
         """Return how many messages may be put; waits until there is room for one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._idle > 0 or self.is_worn_out, timeout_s)
-            return 0 if self.is_worn_out else self._idle
+            self._changed.wait_for(lambda: self._room() > 0 or self.is_worn_out, timeout_s)
+            return 0 if self.is_worn_out else self._room()
 
     def put(self, delivery: Delivery) -> None:
         with self._changed:
             self._idle -= 1
             self._left.append(delivery)
-        self._deliveries.put(delivery)
+        self._work.put(partial(self._handle, delivery))
 
     def begun(self, attempt: Attempt) -> None:
         """Note what a thread does; the clock watches it."""
@@ -78,8 +91,21 @@ class Threads:
             self._ends = True
             left = [*self._left]
         for _ in range(self.count):
-            self._deliveries.put(None)
+            self._work.put(None)
+        self._returned.put(None)
         return left
+
+    def _room(self) -> int:
+        """Return how many threads are idle; fewer while many ends are to be written."""
+        return min(self._idle, self.count + MOST - len(self._left))
+
+    def _tell(self) -> None:
+        """Wake who waits for room or for the end. The caller holds the lock.
+
+        Only if there may be news for it: to wake a thread costs more than what a short task does.
+        """
+        if self._room() == 1 or not self._left:
+            self._changed.notify_all()
 
     def _start(self) -> None:
         with self._changed:
@@ -89,27 +115,66 @@ class Threads:
     def _run(self) -> None:
         me = threading.get_ident()
         try:
-            while (delivery := self._deliveries.get()) is not None:
+            while (work := self._work.get()) is not None:
                 try:
-                    self._execution.handle(delivery)
+                    work()
                 except BaseException:
                     log.exception("internal error in a thread of tasks; continuing")
-                if not self._is_free(me, delivery):
+                if self._is_replaced(me):
                     return
         finally:
             connections.close_all()
 
-    def _is_free(self, me: int, delivery: Delivery) -> bool:
-        """Return False if another thread took this one's place."""
+    def _handle(self, delivery: Delivery) -> None:
+        me = threading.get_ident()
+        try:
+            self._execution.handle(delivery)
+        finally:
+            with self._changed:
+                self._at_work.pop(me, None)
+                if me not in self._lost:
+                    self._idle += 1
+                    if me not in self._relieved:
+                        self._left.remove(delivery)
+                    self._relieved.discard(me)
+                self._tell()
+
+    def _is_replaced(self, me: int) -> bool:
+        """Return True if another thread took this one's place."""
         with self._changed:
-            self._at_work.pop(me, None)
             was_lost = me in self._lost
             self._lost.discard(me)
-            if not was_lost:
-                self._left.remove(delivery)
-                self._idle += 1
-            self._changed.notify_all()
-            return not was_lost
+            return was_lost
+
+    def _return(self, attempt: Attempt, value: Any) -> None:
+        """Let the end of a task be written, and go on with the next one."""
+        with self._changed:
+            self._relieved.add(threading.get_ident())
+        self._returned.put((attempt, value))
+
+    def _write_ends(self) -> None:
+        try:
+            while (first := self._returned.get()) is not None:
+                returned = [first]
+                while len(returned) < MOST and not self._returned.empty():
+                    # Only this thread takes from it.
+                    if (one := self._returned.get()) is None:
+                        self._returned.put(None)
+                        break
+                    returned.append(one)
+                ends = self._execution.write_ends(returned)
+                for (attempt, value), is_written in zip(returned, ends, strict=True):
+                    self._work.put(partial(self._settle, attempt, value, is_written))
+        finally:
+            connections.close_all()
+
+    def _settle(self, attempt: Attempt, value: Any, is_written: bool | None) -> None:
+        try:
+            self._execution.settle(attempt, value, is_written)
+        finally:
+            with self._changed:
+                self._left.remove(attempt.delivery)
+                self._tell()
 
     def _watch(self) -> None:
         while not self._ends:

@@ -1,0 +1,179 @@
+"""Beginnings and ends of many tasks in one statement each: one that is refused is no other's trouble."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from catmq_client.contrib.django_tasks.jobs import Job, parse
+from catmq_client.contrib.django_tasks.working import batching, records
+from catmq_client.contrib.django_tasks.working.batching import Batcher
+from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
+from tests.support.tasking import calls
+from tests.support.tasking.stage import Stage, record, staged
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage]:
+    with django_db_blocker.unblock(), staged() as made:
+        yield made
+
+
+class Writer:
+    """Writes when it may; names of `refused` not at all, whoever they are with."""
+
+    def __init__(self, *refused: str) -> None:
+        self.batches: list[list[str]] = []
+        self.begun, self.may = threading.Event(), threading.Event()
+        self._refused = set(refused)
+
+    def __call__(self, items: Sequence[str]) -> list[bool]:
+        self.batches.append([*items])
+        self.begun.set()
+        assert self.may.wait(10)
+        if self._refused & {*items}:
+            raise DatabaseError(f"refused: {sorted(items)}")
+        return [item != "lost" for item in items]
+
+
+def written_by(writer: Writer, *names: str) -> dict[str, object]:
+    """Let a first thread write, and those of `names` come meanwhile; return what came of each."""
+    batcher: Batcher[str] = Batcher(writer)
+    found: dict[str, object] = {}
+
+    def write(name: str) -> None:
+        try:
+            found[name] = batcher.write(name)
+        except DatabaseError as error:
+            found[name] = str(error)
+
+    threads = [threading.Thread(target=write, args=("first",))]
+    threads[0].start()
+    assert writer.begun.wait(10)
+    for number, name in enumerate(names, start=1):
+        threads.append(threading.Thread(target=write, args=(name,)))
+        threads[-1].start()
+        until(lambda number=number: len(batcher._waiting) == number)
+    writer.may.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    return found
+
+
+def test_changes_that_come_while_one_is_written_are_written_together() -> None:
+    writer = Writer()
+    found = written_by(writer, "a", "lost", "b")
+    assert writer.batches == [["first"], ["a", "lost", "b"]]
+    assert found == {"first": True, "a": True, "lost": False, "b": True}
+
+
+def test_a_change_that_is_refused_is_refused_to_its_thread_only() -> None:
+    writer = Writer("bad")
+    found = written_by(writer, "a", "bad", "b")
+    assert writer.batches[:2] == [["first"], ["a", "bad", "b"]]
+    assert sorted(writer.batches[2:]) == [["a"], ["b"], ["bad"]]
+    assert found == {"first": True, "a": True, "bad": "refused: ['bad']", "b": True}
+
+
+def test_more_changes_than_a_statement_takes_go_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "MOST", 2)
+    writer = Writer()
+    written_by(writer, "a", "b", "c")
+    assert writer.batches == [["first"], ["a", "b"], ["c"]]
+
+
+def enqueued(stage: Stage, count: int) -> list[Job]:
+    for number in range(count):
+        calls.add.enqueue(number)
+    stage.relay()
+    found = [parse(one.body) for one in stage.broker.messages("tasks.default")]
+    return sorted(found, key=lambda job: job.args)
+
+
+def claimed(kept: DatabaseRecords, jobs: Sequence[Job]) -> list[Claim]:
+    return [kept.claim(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
+
+
+def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: Stage) -> None:
+    kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 4)
+    items = [(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
+    with CaptureQueriesContext(connection) as asked:
+        assert kept._begin_all(items[:2]) == [True, True]
+    assert len(asked) == 1
+    rows = [record(job.id) for job in jobs[:2]]
+    assert [(row.status, row.token, row.message_id) for row in rows] == [
+        ("RUNNING", 1, "1-0"),
+        ("RUNNING", 1, "1-1"),
+    ]
+    assert rows[0].worker_ids == ["worker"] and rows[0].started_at is not None
+    # The third was discarded, the fourth is begun by this very statement: both are looked at again.
+    records.TaskRecord.objects.filter(pk=jobs[2].id).update(status="DISCARDED")
+    assert kept._begin_all(items[2:]) == [False, False]
+    verdicts = [kept.claim(*item).verdict for item in items[2:]]
+    assert verdicts == [Verdict.OVER, Verdict.RUN]
+    assert record(jobs[3].id).worker_ids == ["worker"], "it was begun once"
+
+
+def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing(stage: Stage) -> None:
+    kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 3)
+    claims = claimed(kept, jobs)
+    assert kept.claim(jobs[1], Place(2, "1-1", "another")).verdict is Verdict.RUN
+    values: list[Any] = [None, "lost", {"naïve": ["'", '"', "\\", 1.5]}]
+    assert kept.succeed_all([*zip(claims, values, strict=True)]) == [True, False, True]
+    found = [record(job.id) for job in jobs]
+    assert [row.status for row in found] == ["SUCCESSFUL", "RUNNING", "SUCCESSFUL"]
+    assert [row.return_value for row in found] == [None, None, values[2]]
+    assert claims[0].record.status == "SUCCESSFUL" and claims[1].record.status == "RUNNING"
+    # The answer to a statement was lost, so it is repeated.
+    assert kept.succeed_all([*zip(claims, values, strict=True)]) == [True, False, True]
+    with CaptureQueriesContext(connection) as asked:
+        assert kept.succeed(kept.claim(jobs[1], Place(3, "1-1", "third")), 7)
+    assert record(jobs[1].id).return_value == 7 and len(asked) == 3
+
+
+def test_ends_that_cannot_be_written_together_are_written_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = DatabaseRecords.succeed_all, 3
+
+    def succeed_all(self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        if len(items) > 1 or items[0][1] == refused:
+            raise DatabaseError("a value that the database does not take")
+        return real(self, items)
+
+    monkeypatch.setattr(DatabaseRecords, "succeed_all", succeed_all)
+    tasks = [calls.add.using(max_attempts=1).enqueue(number) for number in range(4)]
+    ended = {row.args[0]: row for row in stage.run(*tasks)}
+    assert [ended[number].status for number in range(4)] == ["SUCCESSFUL"] * 2 + ["FAILED", "SUCCESSFUL"]
+    assert ended[2].errors[0]["exception_class_path"].endswith("ResultRefused")
+
+
+def test_a_task_that_returned_is_not_over_before_that_is_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is told to stop meanwhile waits for it, and its thread has taken the next task."""
+    real, begun, may = DatabaseRecords.succeed_all, threading.Event(), threading.Event()
+
+    def succeed_all(self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        begun.set()
+        assert may.wait(10)
+        return real(self, items)
+
+    monkeypatch.setattr(DatabaseRecords, "succeed_all", succeed_all)
+    results = [calls.add.enqueue(number) for number in range(3)]
+    with stage.worker(threads=1) as running:
+        assert begun.wait(10)
+        until(lambda: len(calls.done) == 3)
+        assert [record(one.id).status for one in results] == ["RUNNING"] * 3
+        running.worker.stop()
+        may.set()
+        running.end()
+    assert [record(one.id).status for one in results] == ["SUCCESSFUL"] * 3
+    connections.close_all()
