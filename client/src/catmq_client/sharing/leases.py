@@ -170,7 +170,7 @@ class LeaseBook(GroupState):
 
     def _tell(self, owned: OwnedQueue) -> None:
         self.changed.room.notify_all()
-        if isinstance(owned, HeldRun) and (owned.is_over() or owned.leaving or owned.deliveries > 1):
+        if isinstance(owned, HeldRun) and owned.has_urgent_news():
             self.changed.reports.notify_all()
 
     def give_back(self, run: HeldRun, offsets: Iterable[int]) -> None:
@@ -329,7 +329,8 @@ class LeaseBook(GroupState):
         if run.news_since is not None:
             # What was lost before may be lost again: then others of its run are not to be repeated.
             at_once = self.hurried or run.leaving or run.deliveries > 1
-            pause_s = LINGER_S if run.is_over() else self.share_options.auto_commit_interval_ms / 1000
+            soon = run.has_urgent_news()
+            pause_s = LINGER_S if soon else self.share_options.auto_commit_interval_ms / 1000
             waits.append(run.news_since + (0.0 if at_once else pause_s) - now)
         return max(min(waits), run.not_before - now)
 

@@ -14,6 +14,9 @@ from catmq_client.reading.state import lease_clock
 
 # Messages are delivered one by one from this delivery on.
 SUSPECT_FROM = 3
+# With so many finished messages to tell of, the rest of the run is not waited for: they come again if the
+# process dies.
+MOST_UNTOLD = 4
 # Part of the lease after which it is renewed.
 RENEWED_AFTER = 1 / 3
 # Queue, first offset and grant: a run that is leased again comes under another grant.
@@ -109,6 +112,13 @@ class HeldRun(OwnedQueue):
         """Return True if the lease is over: perhaps somebody else has the run."""
         return self.lease_left_s <= 0
 
+    def gives(self) -> bool:
+        """Return True if the application may have a message of it.
+
+        What was lost with a worker before may be lost again: the broker is to know first what is finished.
+        """
+        return super().gives() and not (self.deliveries > 1 and self.finished)
+
     def is_shut(self) -> bool:
         return super().is_shut() or self.rests()
 
@@ -176,6 +186,11 @@ class HeldRun(OwnedQueue):
         """Return True for a lease after workers were lost with these messages, twice at least."""
         is_new = time.monotonic() - self._leased_at < self.lease_s
         return bool(self.open) and self.deliveries >= SUSPECT_FROM and is_new
+
+    def has_urgent_news(self) -> bool:
+        """Return True if the broker is to know soon what became of messages."""
+        is_much = len(self.finished) >= MOST_UNTOLD
+        return self.is_over() or bool(self.leaving) or self.deliveries > 1 or is_much
 
     def is_over(self) -> bool:
         """Return True if each offset is finished or given back."""
