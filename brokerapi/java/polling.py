@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
@@ -25,6 +25,7 @@ from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refus
 from messagestore.heads.heads import board
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Forbidden, Gone
+from metadata.groups import groups
 from metadata.limits.concurrency import limiter
 from metadata.membership import java_members
 from metadata.membership.java_members import JavaMember
@@ -34,6 +35,7 @@ START_HOLD_S = 0.3  # while a client counts answers before it starts
 START_ANSWERS = 4
 ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
 MOST_STARTING = 10_000
+MOST_DELETED = 100  # groups of one client that are looked for among the deleted
 
 RECENT_S = 8.0  # a heartbeat tells nothing new of a client that polled so recently
 MOST_RECENT = 20_000
@@ -55,20 +57,19 @@ class Poll(JavaEndpoint):
         java_id = asked.consumerId or 0
         versions = {group: version or 0 for group, version in (asked.consumerGroupVersion or {}).items()}
         members = _members(java_id, versions)
-        if len(members) < len(versions) or not versions:
-            return _deleted(java_id)
+        deleted = _deleted_groups(members, versions)
+        if not members or len(members) + len(deleted) < len(versions):
+            return _deleted(java_id, joins_anew=bool(members))
         java_members.note_poll(java_id)
         _note_poll(java_id)
         for member in members:
             handles.note(member.consumer)
         try:
-            news = _news(call, java_id, members, versions)
+            news = _news(call, members, versions, _ended(deleted, versions))
             _note_poll(java_id)
             return _answer(news)
         except Gone:
-            java_members.forget(java_id)
-            _recent.pop(java_id, None)
-            return _deleted(java_id)
+            return _deleted(java_id, joins_anew=True)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Hold the refusal back: what fails at once is asked again at once. A stranger is not waited for."""
@@ -94,8 +95,11 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
     }
 
 
-def _deleted(java_id: int) -> dict[str, Any]:
-    """Nobody of that number: the client hears so from its heartbeat, too, and registers anew."""
+def _deleted(java_id: int, *, joins_anew: bool) -> dict[str, Any]:
+    """Nobody of that number, or not in all its groups: its next heartbeat tells it to register anew."""
+    _recent.pop(java_id, None)
+    if joins_anew:
+        java_members.join_anew(java_id)
     holds.pause(f"poll {java_id}", ERROR_HOLD_S)
     return _answer({}, deleted=True)
 
@@ -115,16 +119,34 @@ def _members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
     return [one for one in java_members.of_client(java_id, versions=versions) if one.group in versions]
 
 
-def _news(call: Call, java_id: int, members: list[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
+def _deleted_groups(members: Iterable[JavaMember], versions: Mapping[str, int]) -> dict[str, int]:
+    """Name → time of deletion, ms, of the groups that a client names and that were deleted."""
+    missing = sorted(versions.keys() - {one.group for one in members})
+    return groups.deleted(missing[:MOST_DELETED]) if missing else {}
+
+
+def _ended(deleted: Mapping[str, int], versions: Mapping[str, int]) -> dict[str, Any]:
+    """The news of deleted groups: once, as their version is the time of the deletion.
+
+    Those of members begin at the time of their registration, so they are below it, and those of a group of
+    the same name that is made later above.
+    """
+    return {name: assignment.ended(name, at_ms) for name, at_ms in deleted.items() if versions[name] < at_ms}
+
+
+def _news(
+    call: Call, members: Sequence[JavaMember], versions: Mapping[str, int], ended: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the news of the client, by group; looked for again when one of the groups changes."""
+    java_id = members[0].java_id
     until = time.monotonic() + _hold_s(java_id, members)
     with holds.place(f"poll {java_id}") as most_s:
         news, seen = _look(java_id, members, versions)
-        if not news and not draining.hurries():
+        if not news and not ended and not draining.hurries():
             _wait(seen, min(until, time.monotonic() + most_s))
             if _has_changed(seen) and not call.has_hung_up():
                 news, _ = _look(java_id, _members(java_id, versions), versions)
-    return news
+    return {**news, **ended}
 
 
 def _look(
