@@ -26,6 +26,7 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Draining, Invalid, NodeUnavailable
 from metadata.grouping import grouped
 from metadata.groups import ownership
+from metadata.membership import java_pulls
 
 HOLD_MS = 7_000  # these clients wait 10 s for an answer
 IDLE_HOLD_S = 2.0  # the pause of these clients between two commits where nothing is configured
@@ -64,6 +65,8 @@ class PullData(JavaEndpoint):
         if pulled is None:
             return {"msgs": []}
         metrics.count_pulled(consumer.group_id, [pulled])
+        if pulled.messages:
+            java_pulls.note(consumer, queue, pulled.messages[-1].offset + 1)
         return {"msgs": [_message(one) for one in pulled.messages]}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
@@ -79,6 +82,7 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int) -> PulledQ
         handles.forget(consumer.member_id)  # it may have registered anew
         return None
     epoch, committed = held
+    java_pulls.note(consumer, queue)
     generation, first = positions.generation(consumer=consumer), max(start, committed)
     count = min(count, config.max_pull_messages)
     for wait_ms in (HOLD_MS, 0):  # the second time only where something is gone
