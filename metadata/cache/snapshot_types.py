@@ -89,6 +89,7 @@ class TopicInfo:
     failure_of: int | None = None
     rates: Rates = UNLIMITED
     earlier: tuple[Routing, ...] = ()
+    send_tokens: frozenset[str] = field(default=frozenset(), repr=False)  # digests
 
     def queue_for(self, key: str) -> int:
         return queue_for_key(key, self.layout)

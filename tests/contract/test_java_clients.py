@@ -409,3 +409,29 @@ def test_the_key_of_java_clients_limits_what_they_may(
     assert refused["suc"] is False
     token = broker.as_key({"produce": ["single"]}).api_key
     assert ask(broker, CONSUMER + "publish", {**body, "token": token})["suc"] is True
+
+
+def test_a_topic_with_send_tokens_takes_only_messages_that_name_one(broker: Broker, queue: int) -> None:
+    body = {"topicName": "single", "msgs": [{"id": 0, "body": "x"}]}
+
+    def publish(**more: str) -> dict[str, Any]:
+        snapshot.refresh()  # as the loop of a worker would
+        return ask(broker, CONSUMER + "publish", {**body, **more})
+
+    assert publish()["suc"] is True
+    first = broker.ok("POST", "/topics/single/send-tokens")
+    second = broker.ok("POST", "/topics/single/send-tokens")
+    for wrong in ({}, {"token": ""}, {"token": "other"}):
+        answer = publish(**wrong)
+        assert answer["suc"] is False and answer["sleepTime"] == 0 and "send token" in answer["msg"]
+    assert publish(token=first["token"])["suc"] is True
+    assert publish(token=second["token"])["suc"] is True
+    assert publish(token=broker.as_key({"produce": ["single"]}).api_key)["suc"] is True
+    assert publish(token=broker.as_key({"produce": ["other"]}).api_key)["suc"] is False
+    assert [one["id"] for one in broker.ok("GET", "/topics/single/send-tokens")["tokens"]] == [
+        *(first["id"], second["id"])
+    ]
+    broker.ok("DELETE", f"/topics/single/send-tokens/{first['id']}?confirm={first['id']}")
+    assert publish(token=first["token"])["suc"] is False
+    broker.ok("DELETE", f"/topics/single/send-tokens/{second['id']}?confirm={second['id']}")
+    assert publish()["suc"] is True
