@@ -5,18 +5,22 @@ So, whatever such clients or strangers ask for, sends and commits find a thread.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from django.db import close_old_connections
 
 from brokerapi.http import draining, longpoll
+from messagestore.heads.heads import board
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 SHORT_S = 1.0
+EMPTY: Mapping[int, int] = {}
 
 # Where pulls have all places, some of the other threads wait for a moment.
 _short = Places(most=max(1, (config.threads - config.max_waiters) // 4), most_of_one=2)
@@ -48,3 +52,33 @@ def pause(who: str, seconds: float) -> bool:
         with limiter.aside():
             time.sleep(min(seconds, most_s))
         return True
+
+
+def generations(groups: Iterable[int]) -> dict[int, int]:
+    """Return the generations of groups as this process knows them, 0 for one that it does not know."""
+    known = snapshot.current().groups
+    return {group: known[group].generation if group in known else 0 for group in groups}
+
+
+def has_changed(seen: Mapping[int, int]) -> bool:
+    """Return True if a group has another generation than was seen; the snapshot may be older than that."""
+    known = snapshot.current().groups
+    return any(group not in known or known[group].generation > at for group, at in seen.items())
+
+
+def wait(seen: Mapping[int, int], until: float, offsets: Mapping[int, int] = EMPTY) -> None:
+    """Return when a group has another generation than was `seen`, a queue messages behind the offset given
+    for it, the broker stops, or the time is over. The caller has a place."""
+    close_old_connections()
+    while (left_s := until - time.monotonic()) > 0:
+        changed = threading.Event()
+        with ExitStack() as watching:
+            for group_id in seen:
+                waiter = board.watch(group_id, offsets)
+                waiter.event = changed
+                watching.enter_context(waiter)
+            has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
+            if has_news or draining.hurries() or has_changed(seen):
+                return
+            with limiter.aside():
+                changed.wait(left_s)

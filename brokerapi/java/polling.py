@@ -8,25 +8,19 @@ it checks itself; neither ends the other. A call ends when the generation of one
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
 
-from django.db import close_old_connections
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal
-from messagestore.heads.heads import board
-from metadata.cache import snapshot
 from metadata.errors import CatmqError, Forbidden, Gone
 from metadata.groups import groups
-from metadata.limits.concurrency import limiter
 from metadata.membership import java_members
 from metadata.membership.java_members import JavaMember
 
@@ -143,8 +137,8 @@ def _news(
     with holds.place(f"poll {java_id}") as most_s:
         news, seen = _look(java_id, members, versions)
         if not news and not ended and not draining.hurries():
-            _wait(seen, min(until, time.monotonic() + most_s))
-            if _has_changed(seen) and not call.has_hung_up():
+            holds.wait(seen, min(until, time.monotonic() + most_s))
+            if holds.has_changed(seen) and not call.has_hung_up():
                 news, _ = _look(java_id, _members(java_id, versions), versions)
     return {**news, **ended}
 
@@ -180,27 +174,5 @@ def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
             _starting[java_id, member.group] = left - 1
             if left == 1:
                 del _starting[java_id, member.group]
-        hold_s = min(hold_s, member.session_timeout_ms / 3000)
+        hold_s = min(hold_s, member.session_timeout_ms / 2000)
     return hold_s
-
-
-def _has_changed(seen: Mapping[int, int]) -> bool:
-    """Return True if a group has another generation than was seen; the snapshot may be older than that."""
-    known = snapshot.current().groups
-    return any(group not in known or known[group].generation > at for group, at in seen.items())
-
-
-def _wait(seen: Mapping[int, int], until: float) -> None:
-    """Return when a group of the client changed, or the time is over."""
-    close_old_connections()
-    while (left_s := until - time.monotonic()) > 0:
-        changed = threading.Event()
-        with ExitStack() as watching:
-            for group_id in seen:
-                waiter = board.watch(group_id, {})
-                waiter.event = changed
-                watching.enter_context(waiter)
-            if draining.hurries() or _has_changed(seen):
-                return
-            with limiter.aside():
-                changed.wait(left_s)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from brokerapi.java import endpoint, failing, polling, sending
+from brokerapi.java import endpoint, failing, polling, reading, sending
 from messagestore.consume import node_owners
+from messagestore.heads.heads import board
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import NodeUnavailable, OutcomeUnknown
@@ -159,6 +160,47 @@ def test_flag_1_ends_a_waiting_poll(broker: Broker, group: str, monkeypatch: pyt
     assert not ended.wait(0.7)
     commit(broker, queue, 1, flag=1)
     assert ended.wait(2) and time.monotonic() - begun < 4
+
+
+def timed_commit(broker: Broker, queue: dict[str, Any], offset: int) -> tuple[threading.Thread, list[float]]:
+    """A commit on its way, and a list that gets how long it took."""
+    took: list[float] = []
+
+    def run() -> None:
+        begun = time.monotonic()
+        commit(broker, queue, offset)
+        took.append(time.monotonic() - begun)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, took
+
+
+def test_a_commit_that_says_nothing_new_waits_for_a_message_or_flag_1(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "IDLE_HOLD_S", 0.2)
+    send(broker, "a")
+    _, queue = told(broker, join(broker))
+    commit(broker, queue, 1)
+    waiting, took = timed_commit(broker, queue, 1)
+    waiting.join(0.5)
+    assert not took
+    send(broker, "b")
+    waiting.join(2)
+    assert took and 0.4 < took[0] < 3, "the client has the new message, and must commit it soon"
+    behind, took = timed_commit(broker, queue, 1)
+    behind.join(2)
+    assert took and took[0] < 2, "a message is there already"
+    commit(broker, queue, 2)
+    waiting, took = timed_commit(broker, queue, 2)
+    waiting.join(0.5)
+    assert not took
+    commit(broker, queue, 2, flag=1)
+    snapshot.refresh()  # as the loop of a worker would
+    board.wake_group(snapshot.find_group(group).id)
+    waiting.join(2)
+    assert took and took[0] < 3, "a client that stops waits for it"
 
 
 def test_more_threads_come_with_a_rebalance_and_other_settings_without(broker: Broker, group: str) -> None:
