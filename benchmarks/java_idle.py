@@ -2,7 +2,8 @@
 
 Starts a private MariaDB and a whole server on it, lets clients that speak as PMQ's do join their groups
 and read a few messages, then watches them. From 20 s after its start each of them commits all its queues
-half a second after the last answer. The clients are threads of this process, whose own share of the processor is printed, too.
+half a second after the last answer. The clients are threads of this process, whose own share of the
+processor is printed, too.
 """
 
 from __future__ import annotations
@@ -97,7 +98,12 @@ def stop(clients: list[JavaClient]) -> None:
 def main() -> int:
     """Runs it; 1 if the workers take more than the target."""
     parser = argparse.ArgumentParser(prog="script/bench java-idle", description=__doc__)
-    parser.add_argument("--clients", type=int, default=100, help="ten in each group (default 100); 0: the cost of the workers alone")
+    parser.add_argument(
+        "--clients",
+        type=int,
+        default=100,
+        help="ten in each group (default 100); 0: the cost of the workers alone",
+    )
     parser.add_argument("--queues", type=int, default=3, help="of each client (default 3)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of watching (default 60)")
     parser.add_argument("--engine", choices=("mysql", "sqlite"), default="mysql")

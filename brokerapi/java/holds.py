@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from django.db import close_old_connections
@@ -20,10 +20,13 @@ from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 SHORT_S = 1.0
+LOOK_S = 2.0  # between two looks whether a client is still there
 EMPTY: Mapping[int, int] = {}
 
 # Where pulls have all places, some of the other threads wait for a moment.
 _short = Places(most=max(1, (config.threads - config.max_waiters) // 4), most_of_one=2)
+# Strangers have a few of their own, two for an address: they take none from those who are let in.
+_strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), most_of_one=2)
 
 
 @contextmanager
@@ -54,6 +57,18 @@ def pause(who: str, seconds: float) -> bool:
         return True
 
 
+def pause_stranger(address: str) -> None:
+    """Hold back the answer to a client that is not let in, and would ask again at once; bounded."""
+    if draining.hurries() or not _strangers.take(address):
+        return
+    try:
+        close_old_connections()
+        with limiter.aside():
+            time.sleep(SHORT_S)
+    finally:
+        _strangers.give_back(address)
+
+
 def generations(groups: Iterable[int]) -> dict[int, int]:
     """Return the generations of groups as this process knows them, 0 for one that it does not know."""
     known = snapshot.current().groups
@@ -66,9 +81,16 @@ def has_changed(seen: Mapping[int, int]) -> bool:
     return any(group not in known or known[group].generation > at for group, at in seen.items())
 
 
-def wait(seen: Mapping[int, int], until: float, offsets: Mapping[int, int] = EMPTY) -> None:
+def wait(
+    seen: Mapping[int, int],
+    until: float,
+    offsets: Mapping[int, int] = EMPTY,
+    *,
+    has_hung_up: Callable[[], bool] | None = None,
+) -> None:
     """Return when a group has another generation than was `seen`, a queue messages behind the offset given
-    for it, the broker stops, or the time is over. The caller has a place."""
+    for it, the client is gone, the broker stops, or the time is over. The caller has a place."""
+    look_s = LOOK_S if has_hung_up is not None else float("inf")
     close_old_connections()
     while (left_s := until - time.monotonic()) > 0:
         changed = threading.Event()
@@ -81,4 +103,6 @@ def wait(seen: Mapping[int, int], until: float, offsets: Mapping[int, int] = EMP
             if has_news or draining.hurries() or has_changed(seen):
                 return
             with limiter.aside():
-                changed.wait(left_s)
+                changed.wait(min(left_s, look_s))
+        if has_hung_up is not None and has_hung_up():
+            return

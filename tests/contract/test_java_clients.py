@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from brokerapi.java import endpoint, failing, polling, reading, sending
+from brokerapi.endpoint import Call
+from brokerapi.java import endpoint, failing, holds, polling, reading, sending
 from messagestore.consume import node_owners
 from messagestore.heads.heads import board
 from metadata.cache import snapshot
@@ -183,6 +184,7 @@ def test_a_commit_that_says_nothing_new_waits_for_a_message_or_flag_1(
     send(broker, "a")
     _, queue = told(broker, join(broker))
     commit(broker, queue, 1)
+    snapshot.refresh()  # as the loop of a worker would
     waiting, took = timed_commit(broker, queue, 1)
     waiting.join(0.5)
     assert not took
@@ -201,6 +203,23 @@ def test_a_commit_that_says_nothing_new_waits_for_a_message_or_flag_1(
     board.wake_group(snapshot.find_group(group).id)
     waiting.join(2)
     assert took and took[0] < 3, "a client that stops waits for it"
+
+
+def test_a_waiting_poll_ends_when_its_client_hangs_up(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "LOOK_S", 0.1)
+    monkeypatch.setattr(polling, "START_HOLD_S", 7.0)
+    broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 60_000})
+    java_id = join(broker)
+    meta, _ = told(broker, java_id)
+    gone = threading.Event()
+    monkeypatch.setattr(Call, "has_hung_up", lambda call: gone.is_set())
+    begun, ended = time.monotonic(), threading.Event()
+    threading.Thread(target=lambda: (poll(broker, java_id, meta["version"]), ended.set())).start()
+    assert not ended.wait(0.8)
+    gone.set()
+    assert ended.wait(2) and time.monotonic() - begun < 4
 
 
 def test_more_threads_come_with_a_rebalance_and_other_settings_without(broker: Broker, group: str) -> None:
