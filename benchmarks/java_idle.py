@@ -2,7 +2,8 @@
 
 Starts a private MariaDB and a whole server on it, lets clients that speak as PMQ's do join their groups
 and read a few messages, then watches them. From 20 s after its start each of them commits all its queues
-twice a second. The clients are threads of this process, whose own share of the processor is printed, too.
+half a second after the last answer. The clients are threads of this process, whose own share of the
+processor is printed, too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, float]:
         admin = Admin(HttpTransport(url, api_key=api_key))
         count = chosen.clients // MEMBERS
         topics = make_topics(admin, "t", count=count, queues=MEMBERS * chosen.queues)
-        clients = start(url, admin, topics, api_key)
+        clients = start(url, admin, topics, api_key) if topics else []
         time.sleep(WARM_S)
         found = watch(machine, clients, chosen.seconds)
         stop(clients)
@@ -76,7 +77,11 @@ def watch(machine: Machine, clients: list[JavaClient], seconds: float) -> dict[s
     made = total(clients) - calls
     rates = {f"{name} a second": number / seconds for name, number in sorted(made.items())}
     waiting = {f"{name}, mean": sum(each) / len(each) for name, each in machine.workers_now().items()}
-    return {**after.since(before), **rates, **waiting, "requests a second": made.total() / seconds}
+    found = {**after.since(before), **rates, **waiting, "requests a second": made.total() / seconds}
+    if made.total():
+        spent_s = sum(after.workers_s) - sum(before.workers_s)
+        found["CPU of workers a request, ms"] = 1000 * spent_s / made.total()
+    return found
 
 
 def total(clients: list[JavaClient]) -> Counter[str]:
@@ -93,7 +98,12 @@ def stop(clients: list[JavaClient]) -> None:
 def main() -> int:
     """Runs it; 1 if the workers take more than the target."""
     parser = argparse.ArgumentParser(prog="script/bench java-idle", description=__doc__)
-    parser.add_argument("--clients", type=int, default=100, help="ten in each group (default 100)")
+    parser.add_argument(
+        "--clients",
+        type=int,
+        default=100,
+        help="ten in each group (default 100); 0: the cost of the workers alone",
+    )
     parser.add_argument("--queues", type=int, default=3, help="of each client (default 3)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of watching (default 60)")
     parser.add_argument("--engine", choices=("mysql", "sqlite"), default="mysql")

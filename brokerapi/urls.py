@@ -46,6 +46,8 @@ urlpatterns = [
     path("api/v1/topics/<str:topic>/queues/<int:queue>", queues.Queue.as_view()),
     path("api/v1/topics/<str:topic>/tag-matches", subscriptions.TagMatches.as_view()),
     path("api/v1/topics/<str:topic>/read-plan", topics.ReadPlan.as_view()),
+    path("api/v1/topics/<str:topic>/send-tokens", topics.SendTokens.as_view()),
+    path("api/v1/topics/<str:topic>/send-tokens/<str:token>", topics.SendToken.as_view()),
     path("api/v1/groups", groups.Groups.as_view()),
     path("api/v1/groups/<str:group>", groups.Group.as_view()),
     path("api/v1/groups/<str:group>/offsets", groups.Offsets.as_view()),

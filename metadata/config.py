@@ -72,6 +72,7 @@ class Config:
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For is believed
     java_networks: tuple[str, ...] = ()  # networks whose Java clients are let in, without a key; empty: none
     java_key: str = ""  # API key whose rights and quotas Java clients have; empty: send and read everything
+    java_requests_per_s: int = 2_000  # requests/s of Java clients of one address at this broker; 0: no limit
     workers: int = 2  # broker processes
     threads: int = 528  # threads of a worker, including max_waiters for waiting pulls
     max_waiters: int = 400  # maximum waiting pulls of a worker; others are answered at once

@@ -37,6 +37,7 @@ class Code(StrEnum):
     NODE_NOT_FOUND = "node_not_found"
     BROKER_NOT_FOUND = "broker_not_found"
     KEY_NOT_FOUND = "key_not_found"
+    TOKEN_NOT_FOUND = "token_not_found"  # noqa: S105 - a code
     CONSUMER_NOT_FOUND = "consumer_not_found"
     MESSAGE_NOT_FOUND = "message_not_found"
     RESET_NOT_FOUND = "reset_not_found"

@@ -25,7 +25,7 @@ from portal.views.system import (
     preferences,
     search,
 )
-from portal.views.topics import delayed, topic_actions, topics
+from portal.views.topics import delayed, tokens, topic_actions, topics
 from portal.views.users import keys, own_password, users
 
 
@@ -60,6 +60,9 @@ urlpatterns = [
     page("topics/<str:name>/clean", topic_actions.CleanTopic, "topic-clean"),
     page("topics/<str:name>/delete", topic_actions.DeleteTopic, "topic-delete"),
     page("topics/<str:name>/queues/<int:queue>", topic_actions.SetQueueState, "queue-state"),
+    page("topics/<str:name>/tokens", tokens.tokens, "topic-tokens"),
+    page("topics/<str:name>/tokens/create", tokens.CreateToken, "token-create"),
+    page("topics/<str:name>/tokens/<str:token>/delete", tokens.DeleteToken, "token-delete"),
     page("topics/<str:name>/delayed", delayed.delayed, "delayed"),
     page("topics/<str:name>/delayed/<str:message_id>", delayed.Recall, "recall"),
     page("topics/<str:topic>/send", sending.Send, "send"),

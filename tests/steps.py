@@ -84,7 +84,10 @@ TIMED = (
 # Clients of others mostly wait, too.
 OTHERS = tuple(
     f"tests/contract/test_{name}.py"
-    for name in ("java_replay", "java_mixed_groups", "java_bad_input", "java_clients", "kombu")
+    for name in (
+        *("java_replay", "java_mixed_groups", "java_bad_input", "java_clients", "java_groups"),
+        *("java_starts", "kombu"),
+    )
 )
 CONTRACT = ("tests/contract", *(f"--ignore={path}" for path in OTHERS))
 # In the gate the portal's and the admin's pages are rendered on MariaDB here, and on SQLite by the tests that

@@ -63,6 +63,12 @@ def look(member: JavaMember, asked: int) -> Seen:
     return Seen(member, answer.generation, _group(member, queues))
 
 
+def ended(group: str, version: int) -> Settings:
+    """A group that was deleted, as a client that still names it is told it: with no queues."""
+    meta = {"name": group, "rbVersion": version, "metaVersion": version, "version": version}
+    return {"meta": meta, "queues": {}}
+
+
 def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[Settings]]:
     """Record a heartbeat of a client that has applied a generation; the answer, and the queues to own."""
     answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())

@@ -8,6 +8,8 @@ second and asks the next one, a few times. `suc: false` is final. So what cannot
 from __future__ import annotations
 
 import re
+import threading
+import time
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -24,8 +26,10 @@ from brokerapi.http.parsers import invalid, read_bytes
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
-from metadata.errors import Forbidden, Invalid, Malformed, NotFound, Unavailable
+from metadata.errors import Forbidden, Invalid, Malformed, NotFound, RateLimited, Unavailable
+from metadata.rules import rates
 from metadata.rules.membership import addresses
+from metadata.rules.rates import Bucket
 from metadata.users import api_keys
 
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a Java long holds
@@ -33,7 +37,11 @@ MOST_BYTES = 16 << 20  # of a request: these clients send as many messages at on
 SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
+MOST_KNOWN = 10_000  # addresses
+
 _networks = addresses.networks(config.java_networks)
+_guard = threading.Lock()
+_buckets: dict[str, Bucket] = {}  # requests that an address may still make, in this process
 
 
 class JavaRequest(Struct, kw_only=True):
@@ -76,6 +84,27 @@ def java_actor(address: str) -> Actor:
     return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
 
 
+def check_rate(address: str) -> None:
+    """Raise RateLimited for an address that makes more requests than a worker's part of what it may."""
+    rate = config.java_requests_per_s / config.workers
+    if not rate:
+        return
+    now = time.monotonic()
+    with _guard:
+        if len(_buckets) >= MOST_KNOWN:
+            _buckets.clear()
+        bucket = _buckets.setdefault(address, Bucket(level=rate, at=now))
+        wait_s = rates.wait_s(bucket, rate=rate, amount=1, now=now)
+        if not wait_s:
+            bucket.level -= 1
+            return
+    raise RateLimited(
+        f"Java clients at {address} make more than {config.java_requests_per_s} requests/s: "
+        "CATMQ_JAVA_REQUESTS_PER_S of this broker limits them.",
+        retry_after_ms=max(1, round(wait_s * 1000)),
+    )
+
+
 def with_token(actor: Actor, token: str | None) -> Actor:
     """Return the actor whose API key a request has as its token; the same actor for any other token."""
     key = snapshot.find_key(api_keys.digest(token)) if token else None
@@ -88,6 +117,7 @@ class JavaEndpoint(Endpoint):
     """Base of all; `answer_to` takes (call, request) and returns the fields of the answer."""
 
     public = True  # no key: who is let in is a matter of networks
+    limited = True  # False: never refused for its rate, because the client would not ask again
     body: Body
 
     @extend_schema(exclude=True)
@@ -95,6 +125,8 @@ class JavaEndpoint(Endpoint):
         """Answer a call."""
         try:
             call.actor = java_actor(call.request.META.get("REMOTE_ADDR", ""))
+            if self.limited:
+                check_rate(call.actor.address)
             return said(call, self.answer_to(call, self.body.read(call.request)))
         except Exception as error:  # noqa: BLE001 - as Endpoint does: refused() logs what is a bug
             return self.refused(call, error)

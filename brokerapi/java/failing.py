@@ -39,6 +39,7 @@ class FailRequest(JavaRequest):
 
 
 class Failures(JavaEndpoint):
+    limited = False
     body = Body(FailRequest)
 
     def answer_to(self, call: Call, asked: FailRequest) -> dict[str, Any]:

@@ -5,21 +5,28 @@ So, whatever such clients or strangers ask for, sends and commits find a thread.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from django.db import close_old_connections
 
 from brokerapi.http import draining, longpoll
+from messagestore.heads.heads import board
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 SHORT_S = 1.0
+LOOK_S = 2.0  # between two looks whether a client is still there
+EMPTY: Mapping[int, int] = {}
 
 # Where pulls have all places, some of the other threads wait for a moment.
 _short = Places(most=max(1, (config.threads - config.max_waiters) // 4), most_of_one=2)
+# Strangers have a few of their own, two for an address: they take none from those who are let in.
+_strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), most_of_one=2)
 
 
 @contextmanager
@@ -48,3 +55,54 @@ def pause(who: str, seconds: float) -> bool:
         with limiter.aside():
             time.sleep(min(seconds, most_s))
         return True
+
+
+def pause_stranger(address: str) -> None:
+    """Hold back the answer to a client that is not let in, and would ask again at once; bounded."""
+    if draining.hurries() or not _strangers.take(address):
+        return
+    try:
+        close_old_connections()
+        with limiter.aside():
+            time.sleep(SHORT_S)
+    finally:
+        _strangers.give_back(address)
+
+
+def generations(groups: Iterable[int]) -> dict[int, int]:
+    """Return the generations of groups as this process knows them, 0 for one that it does not know."""
+    known = snapshot.current().groups
+    return {group: known[group].generation if group in known else 0 for group in groups}
+
+
+def has_changed(seen: Mapping[int, int]) -> bool:
+    """Return True if a group has another generation than was seen; the snapshot may be older than that."""
+    known = snapshot.current().groups
+    return any(group not in known or known[group].generation > at for group, at in seen.items())
+
+
+def wait(
+    seen: Mapping[int, int],
+    until: float,
+    offsets: Mapping[int, int] = EMPTY,
+    *,
+    has_hung_up: Callable[[], bool] | None = None,
+) -> None:
+    """Return when a group has another generation than was `seen`, a queue messages behind the offset given
+    for it, the client is gone, the broker stops, or the time is over. The caller has a place."""
+    look_s = LOOK_S if has_hung_up is not None else float("inf")
+    close_old_connections()
+    while (left_s := until - time.monotonic()) > 0:
+        changed = threading.Event()
+        with ExitStack() as watching:
+            for group_id in seen:
+                waiter = board.watch(group_id, offsets)
+                waiter.event = changed
+                watching.enter_context(waiter)
+            has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
+            if has_news or draining.hurries() or has_changed(seen):
+                return
+            with limiter.aside():
+                changed.wait(min(left_s, look_s))
+        if has_hung_up is not None and has_hung_up():
+            return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from typing import Any
 
 from brokerapi.endpoint import Call
@@ -15,6 +16,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
 from metadata.errors import CatmqError, Code, Conflict, Gone, Invalid, NotFound
+from metadata.groups import groups
 from metadata.membership import consumers, java_members
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,10 @@ class JoinRequest(JavaRequest):
 
 
 class RegisterConsumerGroup(JavaEndpoint):
-    """POST consumer/registerConsumerGroup: the client becomes a member of its groups, which must exist."""
+    """POST consumer/registerConsumerGroup: the client becomes a member of its groups, which must exist.
+
+    One that was deleted keeps it from none of the others: a client that runs joins anew after each outage.
+    """
 
     body = Body(JoinRequest)
 
@@ -56,12 +61,20 @@ class RegisterConsumerGroup(JavaEndpoint):
         draining.check()
         if not asked.consumerId or asked.consumerId < 0 or not asked.consumerName:
             raise Invalid.field("consumerId", "is none that register gave: register first")
-        groups = asked.consumerGroupNames or {}
-        for group, topics in groups.items():
-            _check_group(group, topics or [])
-        for group in groups:
+        named = asked.consumerGroupNames or {}
+        for group in (joined := _existing(named)):
+            _check_group(group, named[group] or [])
+        for group in joined:
             _join(group, asked, call.actor)
         return {"broadcastConsumerGroupName": {}, "consumerGroupNameNew": {}}
+
+
+def _existing(named: Collection[str]) -> list[str]:
+    """Return the groups without those that were deleted; all of them if none is left."""
+    deleted = groups.deleted(list(named)[: polling.MOST_DELETED])
+    for group in sorted(deleted):
+        log.warning("group %s was deleted, and a Java client still names it", group)
+    return [group for group in named if group not in deleted] or list(named)
 
 
 def _check_group(group: str, topics: list[str]) -> None:

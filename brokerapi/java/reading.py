@@ -8,6 +8,8 @@ and so the last id consumed is the committed offset.
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpResponse
@@ -26,14 +28,17 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Draining, Invalid, NodeUnavailable
 from metadata.grouping import grouped
 from metadata.groups import ownership
+from metadata.membership import java_pulls
 
-HOLD_MS = 7_000  # these clients wait 10 s for an answer
-IDLE_HOLD_S = 2.0  # the pause of these clients between two commits where nothing is configured
+HOLD_MS = 8_000  # these clients wait 10 s for an answer
+COMMIT_HOLD_S = 7.0  # they wait 10 s here, too, and commit nothing else meanwhile
+IDLE_HOLD_S = 2.0  # at least: the pause of these clients between two commits where nothing is configured
 MOST_MESSAGES = 300  # more would fill their buffer
 GONE_ON = ("cleaned", "lost_tail")  # states that say where to go on
 BASE64 = "catmq-body"  # header of a message whose body is no text
 MOST_KNOWN = 100_000
 
+_empty: dict[int, tuple[int, int]] = {}  # id of a queue → (epoch, offset) of the last pull, if it was empty
 _committed: dict[
     int, tuple[int, int]
 ] = {}  # id of a queue → (epoch, offset) of the last commit that was stored
@@ -64,6 +69,8 @@ class PullData(JavaEndpoint):
         if pulled is None:
             return {"msgs": []}
         metrics.count_pulled(consumer.group_id, [pulled])
+        if pulled.messages:
+            java_pulls.note(consumer, queue, pulled.messages[-1].offset + 1)
         return {"msgs": [_message(one) for one in pulled.messages]}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
@@ -73,30 +80,58 @@ class PullData(JavaEndpoint):
 
 
 def _pulled(consumer: ConsumerId, queue: int, start: int, count: int) -> PulledQueue | None:
-    """Pull of a queue, from the committed offset on if that is higher; None if another member owns it."""
+    """Pull of a queue, from the committed offset on if that is higher; None if another member owns it.
+
+    A client that asks again from where there was nothing has committed nothing beyond it. So the reader row
+    is not read for that again, and the pull tells whether the client is still the owner.
+    """
+    java_pulls.note(consumer, queue)
+    name, wait_ms = handles.handle(consumer.member_id, queue), HOLD_MS
+    epoch, empty_at = _empty.get(name, (0, -1))
+    if empty_at == start:
+        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, HOLD_MS)
+        if found.rows or (found.state in longpoll.WAITING_STATES and found.next_offset == start):
+            return found
+        wait_ms = 0  # it may have waited as long as it may
+    _empty.pop(name, None)
     held = node_owners.held(consumer=consumer, queues=[queue]).get(queue)
     if held is None:
         handles.forget(consumer.member_id)  # it may have registered anew
         return None
     epoch, committed = held
-    generation, first = positions.generation(consumer=consumer), max(start, committed)
-    count = min(count, config.max_pull_messages)
-    for wait_ms in (HOLD_MS, 0):  # the second time only where something is gone
-        asked = Asked(generation, [PullQueue(queue, epoch, first)], count, config.max_pull_bytes, wait_ms)
-        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=asked).queues
+    found, first = _pull(consumer, PullQueue(queue, epoch, max(start, committed)), count, wait_ms)
+    if found.state == "ok" and not found.rows:
+        if found.next_offset == first == start:
+            _note_empty(name, epoch, start)
+        elif found.next_offset > first == max(start, committed) == committed:
+            # A tag filter left all of it out: the client has nothing to commit, so the broker does.
+            positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, found.next_offset)])
+    return found
+
+
+def _pull(consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int) -> tuple[PulledQueue, int]:
+    """Pull once; once more, from where there is something, if what was asked for is gone. And from where.
+
+    Raises NodeUnavailable for a queue that contradicts itself.
+    """
+    generation, count = positions.generation(consumer=consumer), min(count, config.max_pull_messages)
+    for wait in (wait_ms, 0):
+        poll = Asked(generation, [asked], count, config.max_pull_bytes, wait)
+        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=poll).queues
         if found.state not in GONE_ON:
             break
-        first = max(found.low or 0, found.next_offset)
-    if (
-        found.state == "ok"
-        and not found.rows
-        and found.next_offset > first == max(start, committed) == committed
-    ):
-        # A tag filter left all of it out: the client has nothing to commit, so the broker does.
-        positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, found.next_offset)])
+        asked = asked._replace(offset=max(found.low or 0, found.next_offset))
     if found.state == "corrupt":
-        raise NodeUnavailable(f"Queue {queue} contradicts itself: the log of the broker and verify say how.")
-    return found
+        raise NodeUnavailable(
+            f"Queue {asked.queue} contradicts itself: the log of the broker and verify say how."
+        )
+    return found, asked.offset
+
+
+def _note_empty(name: int, epoch: int, offset: int) -> None:
+    if len(_empty) >= MOST_KNOWN:
+        _empty.clear()
+    _empty[name] = (epoch, offset)
 
 
 def _message(one: StoredMessage) -> dict[str, Any]:
@@ -145,13 +180,26 @@ class CommitOffsets(JavaEndpoint):
         released = asked.flag == 1
         new = [one for one in given if (one.offset or 0) > 0 and (released or not _is_known(one))]
         if given and not new and not released:  # it would say the same twice a second
-            holds.pause(f"commit {given[0].queueOffsetId}", IDLE_HOLD_S)
+            _hold(given)
         by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
         for member_id, mine in by_member.items():
             consumer = handles.consumer_of(member_id)
             if consumer is not None:
                 _commit(consumer, mine, released=released)
         return {}
+
+
+def _hold(given: Sequence[QueueOffset]) -> None:
+    """Wait until the client may have something else to commit: a message came to one of its queues, or its
+    group changed, as by the commit with `flag` 1 that a client that stops makes beside this one."""
+    offsets = {handles.parts(one.queueOffsetId or 0)[1]: one.offset or 0 for one in given}
+    members = {handles.parts(one.queueOffsetId or 0)[0] for one in given}
+    groups = {one.group_id for one in map(handles.consumer_of, members) if one is not None}
+    seen, now = holds.generations(groups), time.monotonic()
+    with holds.place(f"commit {given[0].queueOffsetId}") as most_s:
+        holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
+        if not holds.has_changed(seen):
+            holds.wait(seen, now + min(COMMIT_HOLD_S, most_s), offsets)
 
 
 def _is_known(one: QueueOffset) -> bool:

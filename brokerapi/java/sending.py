@@ -1,7 +1,8 @@
 """POST consumer/publish: messages of a Java client.
 
 `bizId` becomes the key, `head` the headers. `partitionInfo` names the queue; without `strictMode` another one
-will do. A `token` may be an API key, whose rights and quota then count.
+will do. A `token` may be an API key, whose rights and quota then count. A topic that has send tokens takes
+only messages that name one of them, or an API key.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from messagestore.produce import publish
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
-from metadata.errors import CatmqError, Invalid, RateLimited, Unavailable
+from metadata.errors import CatmqError, Forbidden, Invalid, RateLimited, Unavailable
 from metadata.grouping import chunks
 from metadata.rules.topics.routing_rules import derived_batch_id
+from metadata.users import api_keys
 
 
 class PartitionInfo(JavaRequest):
@@ -55,6 +57,8 @@ class Publish(JavaEndpoint):
             raise Invalid.field("topicName", "is missing")
         messages = [_message(asked.topicName, one) for one in asked.msgs or () if one is not None]
         actor = with_token(call.actor, asked.token)
+        if actor is call.actor:
+            _check_token(asked.topicName, asked.token)
         key = resends.key_of(actor.address, json.encode(asked))
         mine = resends.begin(key, call.has_hung_up)
         failed = True
@@ -75,6 +79,19 @@ class Publish(JavaEndpoint):
         answer = refusal(call, error, sleepTime=error.retry_after_ms or 1000)
         answer.status_code = 200
         return answer
+
+
+def _check_token(topic: str, token: str | None) -> None:
+    """Raise Forbidden unless a topic takes messages with this token."""
+    known = snapshot.current().topic(topic)
+    if known is None or not known.send_tokens:
+        return
+    if not token:
+        raise Forbidden(
+            f"Topic {topic} takes messages with a send token only: set the token of the producer."
+        )
+    if api_keys.digest(token) not in known.send_tokens:
+        raise Forbidden(f"The token is no send token of topic {topic}: ask its owners for one.")
 
 
 def _send(topic: str, messages: list[NewMessage], batch_id: UUID, actor: Actor) -> None:

@@ -11,6 +11,7 @@ from messagestore.inspect.read_plans import PlannedNode, PlannedQueue
 from messagestore.topology import queues
 from messagestore.topology.topics import TopicState
 from metadata.rules.settings import TOPIC
+from metadata.topics.send_tokens import SendTokenView
 from metadata.topics.topic_rows import TopicView
 
 
@@ -63,6 +64,19 @@ class TopicAnswer(TopicSummary):
 
     queues: Any = QueueAnswer(many=True)
     layout = LayoutAnswer()
+
+
+class SendTokenAnswer(Answer):
+    """A send token of a topic, which Java clients must name; the token itself is not stored."""
+
+    view = SendTokenView
+    shown = "id created_at_ms"
+
+
+class NewSendTokenAnswer(SendTokenAnswer):
+    """A new send token; only this answer has `token`."""
+
+    token = Text(help_text="what Java clients give as the token of their producer")
 
 
 def topic(state: TopicState) -> dict[str, Any]:

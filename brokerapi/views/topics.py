@@ -5,13 +5,21 @@ from __future__ import annotations
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.schema import operation, page_of
+from brokerapi.schema import list_of, operation, page_of
 from brokerapi.shapes import topic_shapes
 from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
-from brokerapi.shapes.topic_shapes import ReadPlanAnswer, TopicAnswer, TopicChange, TopicCreate, TopicSummary
+from brokerapi.shapes.topic_shapes import (
+    NewSendTokenAnswer,
+    ReadPlanAnswer,
+    SendTokenAnswer,
+    TopicAnswer,
+    TopicChange,
+    TopicCreate,
+    TopicSummary,
+)
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
-from metadata.topics import topic_rows
+from metadata.topics import send_tokens, topic_rows
 
 
 class Topics(Endpoint):
@@ -48,6 +56,30 @@ class Topic(Endpoint):
     def delete(self, call: Call, topic: str) -> HttpResponse:
         """Deletes a topic without subscriptions. Its tables are dropped after three days."""
         topics.delete(name=topic, confirm=call.confirm(), actor=call.actor)
+        return call.done()
+
+
+class SendTokens(Endpoint):
+    @operation("listSendTokens", tag="topics", answer=list_of("tokens", SendTokenAnswer))
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """The send tokens of a topic. Java clients must name one of them; without any, none is needed."""
+        found = send_tokens.listed(topic=topic, actor=call.actor)
+        return call.answer({"tokens": [SendTokenAnswer.of(one) for one in found]})
+
+    @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
+    def post(self, call: Call, topic: str) -> HttpResponse:
+        """Creates a send token; a topic has at most two. Only this answer has the token itself."""
+        view, plaintext = send_tokens.create(topic=topic, actor=call.actor)
+        answer = NewSendTokenAnswer.of(view, token=plaintext)
+        return call.created(answer, "topics", topic, "send-tokens", view.id)
+
+
+class SendToken(Endpoint):
+    @operation("deleteSendToken", tag="topics", query=ConfirmQuery, status=204)
+    def delete(self, call: Call, topic: str, token: str) -> HttpResponse:
+        """Deletes a send token. Sends of Java clients with it are refused from then on; without the last
+        token of a topic, none is needed."""
+        send_tokens.delete(topic=topic, token=token, confirm=call.confirm(), actor=call.actor)
         return call.done()
 
 

@@ -68,6 +68,7 @@ class Found:
     document: dict[str, Any] = field(default_factory=dict)
     left_out: list[Remark] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
+    tokens: dict[str, str] = field(default_factory=dict, repr=False)  # send tokens by topic
     positions: list[Position] = field(default_factory=list)
 
 
@@ -119,8 +120,8 @@ class Mapping:
         return True
 
     def _topic(self, row: Row, name: str, queues: list[Row]) -> dict[str, Any]:
-        if text(row, "token"):
-            self._note("topic", name, "has a send token there; here the rights of API keys say who sends")
+        if token := text(row, "token"):
+            self.found.tokens[name] = token
         if number(row, "consumer_flag", 1) == 0:
             groups = text(row, "consumer_group_names") or "none"
             self._note("topic", name, f"only these groups may subscribe there: {groups}; here rights say so")

@@ -23,7 +23,7 @@ from django.db import close_old_connections
 from brokerapi.http import group_metrics, metrics
 from catmq_site.server import master
 from catmq_site.server.broker_loop import BrokerLoop
-from messagestore.consume import node_owners
+from messagestore.consume import java_starts, node_owners
 from messagestore.heads import head_watcher
 from messagestore.heads.heads import board
 from messagestore.heads.partitions import Ahead
@@ -43,7 +43,7 @@ from metadata.db.clock import database_now
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, Unavailable
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import consumers, grants, heartbeats, history, rebalance
+from metadata.membership import consumers, grants, heartbeats, history, java_pulls, rebalance
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
 from metadata.release import VERSION
@@ -113,6 +113,15 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         leased("disks", 5.0, DiskWatch().run_once),
         leased("corruption", 5.0, corruption_alarms.review, first=corruption_alarms.raise_alarms),
         Each("delays", delayed_delivery.nodes, delays_loop),
+        *(java_loops() if config.java_networks else ()),
+    ]
+
+
+def java_loops() -> list[Loop]:
+    """Loops that only Java clients need."""
+    return [
+        Loop("java-pulls", java_pulls.FLUSH_S, java_pulls.flush),
+        leased("java-starts", java_starts.EVERY_S, java_starts.JavaStarts().run_once),
     ]
 
 

@@ -169,6 +169,7 @@ def _topic(row: Topic, queues: tuple[int, ...], earlier: tuple[Routing, ...]) ->
         failure_of=row.failure_of_id,
         rates=_rates(row),
         earlier=earlier,
+        send_tokens=frozenset(one["digest"] for one in row.send_tokens or ()),
     )
 
 

@@ -90,6 +90,7 @@ class TopicInfo:
     rates: Rates = UNLIMITED
     earlier: tuple[Routing, ...] = ()
     read_only: bool = False
+    send_tokens: frozenset[str] = field(default=frozenset(), repr=False)  # digests
 
     def queue_for(self, key: str) -> int:
         return queue_for_key(key, self.layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,6 +154,19 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     if subscriptions:
         changed("subscription", *subscriptions)
     changed("group", row.pk)
+
+
+def deleted(names: Collection[str]) -> dict[str, int]:
+    """Name → time in ms since 1970 at which the last group of that name was deleted, if none has it now."""
+    with reachable():
+        alive = set(ConsumerGroup.objects.filter(name__in=names).values_list("name", flat=True))
+        rows = ConsumerGroup.objects.filter(deleted_at__isnull=False)
+        found: dict[str, int] = {}
+        for name in sorted(set(names) - alive):
+            times = rows.filter(name__startswith=f"{name}~").values_list("deleted_at", flat=True)
+            if last := max(filter(None, times), default=None):
+                found[name] = ms(last)
+    return found
 
 
 def describe(*, name: str, actor: Actor) -> GroupView:

@@ -18,6 +18,7 @@ from uuid import UUID
 from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
 from metadata.db.transactions import reachable
+from metadata.membership.heartbeats import expired
 from metadata.models import ConsumerGroupConsumer
 
 RANDOM_BITS = 20  # of a number; the time in ms since 1970 stands above them
@@ -126,10 +127,15 @@ def forget(java_id: int) -> None:
 
 
 def beating(java_id: int) -> tuple[list[ConsumerId], bool]:
-    """Return the memberships of a client for which a heartbeat counts, and whether it has any at all."""
+    """Return the memberships of a client for which a heartbeat counts, and whether it has any at all.
+
+    Raises Gone for a client that is to join its groups anew.
+    """
     with reachable():
         rows = list(_rows().filter(java_id=java_id).values_list("consumer_id", "java_polled_at"))
         asked_after = before(database_now(), seconds=SILENT_S) if rows else None
+    if any(at is None for _, at in rows):
+        raise expired()
     alive = [
         check(text) for text, at in rows if at is not None and asked_after is not None and at > asked_after
     ]
@@ -154,6 +160,14 @@ def note_poll(java_id: int) -> None:
     with reachable():
         _rows().filter(java_id=java_id).update(java_polled_at=UtcNow())
     _polled[java_id] = now
+
+
+def join_anew(java_id: int) -> None:
+    """Note that a client lacks one of its memberships: its heartbeats tell it to join all its groups anew."""
+    forget(java_id)
+    _polled.pop(java_id, None)
+    with reachable():
+        _rows().filter(java_id=java_id).update(java_polled_at=None)
 
 
 def tell(*, member: JavaMember, told: Told) -> bool:

@@ -85,6 +85,10 @@ class QueueOffset(models.Model):
     idle_since = models.DateTimeField(null=True, blank=True)
     held_by = NameField(max_length=MAX_NAME, blank=True)  # identity of the last that acquired it
     committed = models.BigIntegerField(default=0)
+    # Of a Java client that owns it (metadata.membership.java_pulls): when it pulled last, null if that is not
+    # watched, and the end of the messages that it was given.
+    java_pulled_at = models.DateTimeField(null=True, blank=True)
+    java_given = models.BigIntegerField(default=0, db_default=0)
 
     class Meta:
         ordering = ("group_id", "queue_id")

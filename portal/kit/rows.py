@@ -94,6 +94,8 @@ VERBS: dict[str, Text] = {  # of the audit log
     "cancel": gettext_lazy("cancel"),
     "adopt": gettext_lazy("adopt"),
     "acknowledge": gettext_lazy("acknowledge"),
+    "add token": gettext_lazy("add a send token to"),
+    "delete token": gettext_lazy("delete a send token of"),
     "accept_keys": gettext_lazy("accept keys of"),
     "reset": gettext_lazy("reset"),
     "undo": gettext_lazy("undo"),

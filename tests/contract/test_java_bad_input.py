@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,10 +13,11 @@ import pytest
 
 from brokerapi.http import longpoll
 from brokerapi.java import endpoint, holds, polling
+from metadata.config import config
 from metadata.limits.places import Places
 from metadata.rules.membership import addresses
 from tests.support.broker import Broker
-from tests.support.java_client import CONSUMER, META, Wire
+from tests.support.java_client import CONSUMER, META, Failed, Wire
 
 PUBLISH, POLL, PULL = CONSUMER + "publish", CONSUMER + "getConsumerGroupPolling", CONSUMER + "pullData"
 COMMIT, JOIN, FAIL = (
@@ -194,9 +196,33 @@ def test_strangers_and_refusals_without_a_place_hold_no_thread(
     monkeypatch.undo()
     monkeypatch.setattr(polling, "ERROR_HOLD_S", 60.0)
     monkeypatch.setattr(endpoint, "_networks", addresses.networks(["10.0.0.0/8"]))
+    begun = time.monotonic()
     status, text = raw(broker, "POST", POLL, b'{"consumerId": 77}')
     assert status == 403 and b"CATMQ_JAVA_NETWORKS" in text
+    assert 0.9 < time.monotonic() - begun < 5, "held, or a client that is no more let in asks twice a second"
+    monkeypatch.setattr(holds, "_strangers", Places(most=0, most_of_one=0))
+    begun = time.monotonic()
+    assert raw(broker, "POST", POLL, b'{"consumerId": 77}')[0] == 403
+    assert time.monotonic() - begun < 0.9
 
 
 def test_its_address_is_told_to_who_is_let_in(wire: Wire, broker: Broker) -> None:
     assert raw(broker, "GET", "/api/client/tool/getIp", b"") == (200, b"127.0.0.1")
+
+
+def test_an_address_that_asks_too_often_is_told_so_and_loses_no_failed_message(
+    wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "config", replace(config, java_requests_per_s=1, workers=1))
+    monkeypatch.setattr(endpoint, "_buckets", {})
+    body = {"topicName": "single", "msgs": [{"body": "x"}]}
+    assert wire.call(PUBLISH, body)["suc"] is True
+    refused = wire.call(PUBLISH, body)
+    assert refused["suc"] is False and 0 < refused["sleepTime"] <= 1000
+    assert "CATMQ_JAVA_REQUESTS_PER_S" in refused["msg"]
+    assert wire.call(PULL, NOWHERE)["suc"] is False, "200: two failed pulls end the threads of CatMQ's client"
+    with pytest.raises(Failed, match="429"):
+        wire.call(META + "getMetaGroup", {})
+    assert wire.call(FAIL, {"queueId": 1, "failMsg": None})["suc"] is True, "the client would not ask again"
+    monkeypatch.setattr(endpoint, "config", replace(config, java_requests_per_s=0))
+    assert wire.call(PUBLISH, body)["suc"] is True

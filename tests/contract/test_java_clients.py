@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from brokerapi.java import endpoint, failing, polling, sending
+from brokerapi.endpoint import Call
+from brokerapi.java import endpoint, failing, holds, polling, reading, sending
 from messagestore.consume import node_owners
+from messagestore.heads.heads import board
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import NodeUnavailable, OutcomeUnknown
@@ -158,6 +160,65 @@ def test_flag_1_ends_a_waiting_poll(broker: Broker, group: str, monkeypatch: pyt
     threading.Thread(target=lambda: (poll(broker, java_id, meta["version"]), ended.set())).start()
     assert not ended.wait(0.7)
     commit(broker, queue, 1, flag=1)
+    assert ended.wait(2) and time.monotonic() - begun < 4
+
+
+def timed_commit(broker: Broker, queue: dict[str, Any], offset: int) -> tuple[threading.Thread, list[float]]:
+    """A commit on its way, and a list that gets how long it took."""
+    took: list[float] = []
+
+    def run() -> None:
+        begun = time.monotonic()
+        commit(broker, queue, offset)
+        took.append(time.monotonic() - begun)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, took
+
+
+def test_a_commit_that_says_nothing_new_waits_for_a_message_or_flag_1(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "IDLE_HOLD_S", 0.2)
+    send(broker, "a")
+    _, queue = told(broker, join(broker))
+    commit(broker, queue, 1)
+    snapshot.refresh()  # as the loop of a worker would
+    waiting, took = timed_commit(broker, queue, 1)
+    waiting.join(0.5)
+    assert not took
+    send(broker, "b")
+    waiting.join(2)
+    assert took and 0.4 < took[0] < 3, "the client has the new message, and must commit it soon"
+    behind, took = timed_commit(broker, queue, 1)
+    behind.join(2)
+    assert took and took[0] < 2, "a message is there already"
+    commit(broker, queue, 2)
+    waiting, took = timed_commit(broker, queue, 2)
+    waiting.join(0.5)
+    assert not took
+    commit(broker, queue, 2, flag=1)
+    snapshot.refresh()  # as the loop of a worker would
+    board.wake_group(snapshot.find_group(group).id)
+    waiting.join(2)
+    assert took and took[0] < 3, "a client that stops waits for it"
+
+
+def test_a_waiting_poll_ends_when_its_client_hangs_up(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "LOOK_S", 0.1)
+    monkeypatch.setattr(polling, "START_HOLD_S", 7.0)
+    broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 60_000})
+    java_id = join(broker)
+    meta, _ = told(broker, java_id)
+    gone = threading.Event()
+    monkeypatch.setattr(Call, "has_hung_up", lambda call: gone.is_set())
+    begun, ended = time.monotonic(), threading.Event()
+    threading.Thread(target=lambda: (poll(broker, java_id, meta["version"]), ended.set())).start()
+    assert not ended.wait(0.8)
+    gone.set()
     assert ended.wait(2) and time.monotonic() - begun < 4
 
 
@@ -409,3 +470,29 @@ def test_the_key_of_java_clients_limits_what_they_may(
     assert refused["suc"] is False
     token = broker.as_key({"produce": ["single"]}).api_key
     assert ask(broker, CONSUMER + "publish", {**body, "token": token})["suc"] is True
+
+
+def test_a_topic_with_send_tokens_takes_only_messages_that_name_one(broker: Broker, queue: int) -> None:
+    body = {"topicName": "single", "msgs": [{"id": 0, "body": "x"}]}
+
+    def publish(**more: str) -> dict[str, Any]:
+        snapshot.refresh()  # as the loop of a worker would
+        return ask(broker, CONSUMER + "publish", {**body, **more})
+
+    assert publish()["suc"] is True
+    first = broker.ok("POST", "/topics/single/send-tokens")
+    second = broker.ok("POST", "/topics/single/send-tokens")
+    for wrong in ({}, {"token": ""}, {"token": "other"}):
+        answer = publish(**wrong)
+        assert answer["suc"] is False and answer["sleepTime"] == 0 and "send token" in answer["msg"]
+    assert publish(token=first["token"])["suc"] is True
+    assert publish(token=second["token"])["suc"] is True
+    assert publish(token=broker.as_key({"produce": ["single"]}).api_key)["suc"] is True
+    assert publish(token=broker.as_key({"produce": ["other"]}).api_key)["suc"] is False
+    assert [one["id"] for one in broker.ok("GET", "/topics/single/send-tokens")["tokens"]] == [
+        *(first["id"], second["id"])
+    ]
+    broker.ok("DELETE", f"/topics/single/send-tokens/{first['id']}?confirm={first['id']}")
+    assert publish(token=first["token"])["suc"] is False
+    broker.ok("DELETE", f"/topics/single/send-tokens/{second['id']}?confirm={second['id']}")
+    assert publish()["suc"] is True

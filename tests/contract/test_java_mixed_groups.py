@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -11,57 +12,59 @@ from pathlib import Path
 import pytest
 
 from brokerapi.java import endpoint
-from catmq_client import Consumer, Producer
+from catmq_client import Producer
+from messagestore.pool import node_pools
+from messagestore.tables import reader_sql
+from metadata.cache import snapshot
 from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.environment import ROOT
 from tests.support.waiting import until
 
 QUEUES = 8
+LOOK_S = 0.05
 Handled = tuple[str, int, int, str]  # member, queue, epoch, body
 
 
 class Group:
-    """Members of both kinds, and what they handled."""
+    """Members of both kinds, each a process, and what they handled and reported as failed."""
 
     def __init__(self, broker: Broker, directory: Path) -> None:
         self.broker, self.directory = broker, directory
-        self.handled: list[Handled] = []
-        self.java: dict[str, subprocess.Popen[bytes]] = {}
-        self.stop = threading.Event()
-        self.threads: list[threading.Thread] = []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start_java(self, name: str) -> None:
-        command = [sys.executable, "-m", "tests.support.java_member", self.broker.url, "mixed", "wide"]
-        with (self.directory / name).open("wb") as output:
-            self.java[name] = subprocess.Popen(command, stdout=output, cwd=ROOT)
-
-    def start_python(self, name: str) -> None:
-        thread = threading.Thread(target=self._consume, args=(name,))
-        self.threads.append(thread)
-        thread.start()
-
-    def _consume(self, name: str) -> None:
-        with Consumer(
-            self.broker.url, group="mixed", topics=["wide"], api_key=self.broker.api_key, name=name
-        ) as consumer:
-            while not self.stop.is_set():
-                for one in consumer.poll(max_messages=20, timeout_s=0.2):
-                    self.handled.append((name, one.queue, one.epoch, one.text))
+    def start(self, *names: str) -> None:
+        """Start members; the name says of which kind each is."""
+        for name in names:
+            kind = name.partition("-")[0]
+            command = [sys.executable, "-m", f"tests.support.{kind}_member", self.broker.url, "mixed", "wide"]
+            with (self.directory / name).open("wb") as output:
+                self.processes[name] = subprocess.Popen(
+                    command if kind == "java" else [*command, name],
+                    stdout=output,
+                    cwd=ROOT,
+                    env={**os.environ, "CATMQ_API_KEY": self.broker.api_key or ""},
+                )
 
     def kill(self, name: str) -> None:
-        self.java[name].kill()
-        self.java[name].wait()
+        """kill -9: it neither commits nor leaves."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def lines(self) -> Iterator[tuple[str, list[str]]]:
+        """(member, words) of all lines; one that a kill cut off does not count."""
+        for name in self.processes:
+            for line in (self.directory / name).read_text().splitlines():
+                if line.endswith("."):
+                    yield name, line.split(" ")
 
     def all_handled(self) -> list[Handled]:
-        """What all members handled so far; a line that a kill cut off does not count."""
-        found = list(self.handled)
-        for name in self.java:
-            for line in (self.directory / name).read_text().splitlines():
-                words = line.split(" ")
-                if len(words) == 3 and words[2].endswith("."):
-                    found.append((name, int(words[0]), int(words[1]), words[2]))
-        return found
+        found = [(name, words) for name, words in self.lines() if len(words) == 3]
+        return [(name, int(queue), int(epoch), body) for name, (queue, epoch, body) in found]
+
+    def failed(self) -> dict[str, str]:
+        """Body → the member at which it failed."""
+        return {words[1]: name for name, words in self.lines() if words[0] == "failed"}
 
     def bodies(self) -> set[str]:
         return {body for *_, body in self.all_handled()}
@@ -74,61 +77,113 @@ class Group:
         return {one["owner"] for one in queues if one["topic"] == "wide" and one["owner"]}
 
     def close(self) -> None:
-        self.stop.set()
-        for thread in self.threads:
-            thread.join(20)
-        for process in self.java.values():
+        for process in self.processes.values():
             process.kill()
             process.wait()
 
 
+class ReaderRows:
+    """The owners that the reader rows of the group's queues named, looked at all the time."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, int], set[str]] = {}  # (queue, epoch) → consumer ids
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> ReaderRows:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        group = snapshot.find_group("mixed").id
+        queues = snapshot.find_topic("wide").queues
+        while not self._stop.wait(LOOK_S):
+            with node_pools.node_of(queues[0]).reading() as session:
+                rows = reader_sql.read_positions(session, group_id=group, queues=queues, instance="")
+            for row in rows.values():
+                if row.owner and row.epoch is not None:
+                    self.seen.setdefault((row.queue, row.epoch), set()).add(row.owner)
+
+
 @pytest.fixture
-def group(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+def group(
+    failure_node: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Group]:
     monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
     broker.ok("POST", "/topics", {"name": "wide", "queues": QUEUES})
     broker.ok("POST", "/groups", {"name": "mixed", "session_timeout_ms": 4_000})
     broker.ok("POST", "/groups/mixed/subscriptions", {"topic": "wide", "start": "earliest"})
+    settings = {"retries": 3, "retry_delays_s": [1]}
+    broker.ok("PATCH", "/groups/mixed/subscriptions/wide", settings)
     made = Group(broker, tmp_path)
     yield made
     made.close()
 
 
+class Sender:
+    """Sends messages with bodies of their own."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.sent: set[str] = set()
+
+    def send(self, count: int, kind: str = "m") -> None:
+        bodies = [f"{kind}-{number}." for number in range(len(self.sent), len(self.sent) + count)]
+        with Producer(self._broker.url, api_key=self._broker.api_key) as producer:
+            for body in bodies:
+                producer.send("wide", body.encode(), key=body)
+        self.sent |= set(bodies)
+
+
 def test_two_of_each_share_the_queues_and_kills_lose_nothing(broker: Broker, group: Group) -> None:
-    sent: set[str] = set()
-
-    def send(count: int) -> None:
-        with Producer(broker.url, api_key=broker.api_key) as producer:
-            for number in range(len(sent), len(sent) + count):
-                producer.send("wide", f"m-{number}.".encode(), key=str(number))
-                sent.add(f"m-{number}.")
-
-    for name in ("java-1", "java-2"):
-        group.start_java(name)
-    for name in ("python-1", "python-2"):
-        group.start_python(name)
-    until(lambda: len(group.owners()) == 4, limit_s=60)
-    shown = broker.ok("GET", "/groups/mixed")["members"]
-    assert sorted(one["sdk"].partition("/")[0] for one in shown) == [
-        *("catmq-client", "catmq-client", "pmq-java", "pmq-java")
-    ]
-    send(200)
-    until(lambda: group.bodies() == sent and len(group.members()) == 4, limit_s=60)
-
-    group.kill("java-1")  # kill -9: it neither commits nor leaves
-    send(200)
-    until(lambda: len(group.owners()) == 3, limit_s=60)
-    group.start_java("java-3")
-    send(200)
-    until(lambda: len(group.owners()) == 4, limit_s=60)
-    group.kill("java-2")
-    send(200)
-    until(lambda: group.bodies() == sent, limit_s=90)
-    assert_one_owner_at_a_time(group.all_handled())
+    sender = Sender(broker)
+    with ReaderRows() as rows:
+        group.start("java-1", "java-2", "python-1", "python-2")
+        until(lambda: len(group.owners()) == 4, limit_s=60)
+        shown = broker.ok("GET", "/groups/mixed")["members"]
+        assert sorted(one["sdk"].partition("/")[0] for one in shown) == [
+            *("catmq-client", "catmq-client", "pmq-java", "pmq-java")
+        ]
+        sender.send(200)
+        until(lambda: group.bodies() == sender.sent and len(group.members()) == 4, limit_s=60)
+        group.kill("java-1")
+        group.kill("python-1")
+        sender.send(200)
+        until(lambda: len(group.owners()) == 2, limit_s=60)
+        group.start("java-3", "python-3")
+        sender.send(200)
+        until(lambda: len(group.owners()) == 4, limit_s=60)
+        group.kill("java-2")
+        sender.send(200)
+        until(lambda: group.bodies() == sender.sent, limit_s=90)
+    assert len(rows.seen) > QUEUES, "the rows were not looked at while queues moved"
+    assert [key for key, owners in rows.seen.items() if len(owners) > 1] == []
+    assert_one_member_of_an_epoch(group.all_handled())
 
 
-def assert_one_owner_at_a_time(handled: list[Handled]) -> None:
+def assert_one_member_of_an_epoch(handled: list[Handled]) -> None:
     """Fail if two members handled messages of a queue under one epoch: a reader row names one owner."""
-    owners: dict[tuple[int, int], set[str]] = {}
+    members: dict[tuple[int, int], set[str]] = {}
     for name, queue, epoch, _ in handled:
-        owners.setdefault((queue, epoch), set()).add(name)
-    assert [key for key, names in owners.items() if len(names) > 1] == []
+        members.setdefault((queue, epoch), set()).add(name)
+    assert [key for key, names in members.items() if len(names) > 1] == []
+
+
+def test_a_message_that_failed_at_one_kind_is_handled_by_the_other(broker: Broker, group: Group) -> None:
+    sender = Sender(broker)
+    group.start("java-1", "python-1")
+    until(lambda: len(group.owners()) == 2, limit_s=60)
+
+    def crossings() -> set[tuple[str, str]]:
+        failed = group.failed()
+        return {(failed[body], name) for name, _, _, body in group.all_handled() if body in failed}
+
+    sender.send(40, "bad")
+    until(lambda: group.bodies() == sender.sent, limit_s=60)
+    assert set(group.failed()) == sender.sent
+    assert {("java-1", "python-1"), ("python-1", "java-1")} <= crossings()
+    assert broker.ok("GET", "/groups/mixed/dead")["messages"] == []

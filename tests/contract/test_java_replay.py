@@ -254,7 +254,8 @@ def run(failure_node: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> I
     for name in ("HOLD_S", "START_HOLD_S", "ERROR_HOLD_S"):
         monkeypatch.setattr(polling, name, 0.02)
     monkeypatch.setattr(reading, "HOLD_MS", 50)
-    monkeypatch.setattr(reading, "IDLE_HOLD_S", 0.0)
+    for name in ("IDLE_HOLD_S", "COMMIT_HOLD_S"):
+        monkeypatch.setattr(reading, name, 0.0)
     made = Run(broker)
     yield made
     made.wire.close()

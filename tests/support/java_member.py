@@ -1,6 +1,7 @@
 """`python -m tests.support.java_member URL GROUP TOPIC`: a Java client that prints each message it handled.
 
-A line has the queue, the epoch under which the client had it, and the body.
+A line has the queue, the epoch under which the client had it, and the body; of a message that failed,
+`failed` and the body. One whose body begins with `bad` fails at its first attempt.
 """
 
 from __future__ import annotations
@@ -14,9 +15,21 @@ from tests.support.java_client import JavaClient, Timing
 QUEUE = (1 << 31) - 1  # of the id that a client gets
 
 
-def handle(message: dict[str, Any], queue: dict[str, Any]) -> bool:
-    sys.stdout.write(f"{queue['queueId'] & QUEUE} {queue['offsetVersion']} {message['body']}\n")
+def handled(queue: int, epoch: int, body: str) -> None:
+    sys.stdout.write(f"{queue} {epoch} {body}\n")
     sys.stdout.flush()
+
+
+def failed(body: str) -> None:
+    sys.stdout.write(f"failed {body}\n")
+    sys.stdout.flush()
+
+
+def handle(message: dict[str, Any], queue: dict[str, Any]) -> bool:
+    if message["retryCount"] == 0 and message["body"].startswith("bad"):
+        failed(message["body"])
+        return False
+    handled(queue["queueId"] & QUEUE, queue["offsetVersion"], message["body"])
     return True
 
 

@@ -251,7 +251,7 @@ class World:
         if word == "topic" and f"{row.method} {route}" in UNSUBSCRIBED:
             return f"{prefix}-spare"
         named = {one: f"{prefix}-{one}" for one in ("node", "broker", "key")}
-        none = {"kind": "lag", "object_id": "0", "content_type_id": "0"}
+        none = {"kind": "lag", "object_id": "0", "content_type_id": "0", "token": "none"}
         others = {"message": mine["dead"], "number_": mine["report"], **none, **named}
         return str({**others, **mine}[word])
 

@@ -15,6 +15,7 @@ from catmq_site.pmq.mapping import Found, Mapping, Remark
 from messagestore.topology import imports
 from metadata.definitions.plans import Plan, Step
 from metadata.errors import Invalid
+from metadata.topics import send_tokens
 from metadata.users import accounts
 
 URL = "CATMQ_PMQ_URL"
@@ -60,12 +61,28 @@ class Command(CatmqCommand):
             options["document"].write_text(json.dumps(found.document, ensure_ascii=False, indent=2) + "\n")
         apply = options["apply"]
         plan = self._take_in(found, dry_run=False) if apply else planned
-        self.stdout.write("\n".join(report(found, plan, done=apply)))
+        tokens = self._tokens(found, apply=apply)
+        self.stdout.write("\n".join([*report(found, plan, done=apply), *section("Send tokens", tokens)]))
         done = "Done." if apply else "Nothing was written. Make what is missing: --apply"
         self.stdout.write(f"\n{done}")
 
     def _take_in(self, found: Found, *, dry_run: bool) -> Plan:
         return imports.take_in(document=found.document, existing="keep", dry_run=dry_run, actor=self.actor)
+
+    def _tokens(self, found: Found, *, apply: bool) -> list[list[str]]:
+        """Take over the send tokens of topics that have none here; what is said of each topic."""
+        said = []
+        named = {one["name"] for one in found.document["topics"]}
+        for topic, token in sorted(found.tokens.items()):
+            if topic not in named:
+                continue
+            if not apply:
+                said.append([topic, "would be taken over, if the topic has none here"])
+            elif send_tokens.adopt(topic=topic, token=token, actor=self.actor):
+                said.append([topic, "taken over: Java clients go on with it, others are refused"])
+            else:
+                said.append([topic, "has its own here, which stay"])
+        return said
 
     def _without_conflicts(self, found: Found) -> Plan:
         """Leave out of the document what cannot be made, and what needs it; return the plan of the rest."""

@@ -56,6 +56,7 @@ DEEDS: Mapping[Kind, Sequence[Deed]] = {
         Deed("expand", lazy("Expand"), "topic-expand"),
         Deed("shrink", lazy("Shrink"), "topic-shrink"),
         Deed("settings", lazy("Settings"), "topic-settings"),
+        Deed("tokens", lazy("Send tokens"), "topic-tokens"),
         Deed("delayed", lazy("Delayed"), "delayed", ""),
         Deed("clean", lazy("Clean now"), "topic-clean"),
         Deed("delete", lazy("Delete"), "topic-delete"),

@@ -107,6 +107,7 @@ def _actions(name: str) -> list[Link]:
     return [
         Link(_("Send"), to("send", name), "primary"),
         Link(_("Settings"), to("topic-settings", name)),
+        Link(_("Send tokens"), to("topic-tokens", name)),
         Link(_("Expand"), to("topic-expand", name)),
         Link(_("Shrink"), to("topic-shrink", name)),
         Link(_("Clean now"), to("topic-clean", name)),

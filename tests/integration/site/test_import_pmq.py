@@ -12,11 +12,13 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from messagestore.topology import topics
+from metadata.cache import snapshot
 from metadata.db.clock import before, database_now
 from metadata.definitions.exports import export
 from metadata.groups import groups, subscription_rows
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Topic
 from metadata.topics import topic_rows
+from metadata.users import api_keys
 from tests.support.mariadb import MariaDB
 from tests.support.pmq_tables import TABLES, Pmq
 from tests.support.rows import ME
@@ -86,7 +88,7 @@ def test_the_report_says_what_would_be_made_and_nothing_is(shop: Pmq, url: str) 
         "billing_shop.orders_fail is a retry topic",
         "has 4 queues there, 3 of them open for sends, and gets 3",
         "owners without an account here: zhangsan, lisi",
-        "has a send token there",
+        "shop.refunds would be taken over, if the topic has none here",
         "only these groups may subscribe there: billing",
         "has 3 copies for its consumers there",
         "ip_white_list names what is no address, left out: web*",
@@ -125,10 +127,17 @@ def test_apply_makes_it_and_a_second_run_makes_nothing_twice(shop: Pmq, url: str
     )
     assert (delivery.max_poll_records, delivery.handler_batch, delivery.delay_s) == (60, 10, 30)
     assert delivery.handler_timeout_ms == 20_000
+    snapshot.refresh()
+    (token,) = snapshot.find_topic("shop.refunds").send_tokens
+    assert token == api_keys.digest("6f1c-secret")
+    assert not snapshot.find_topic("shop.orders").send_tokens
     before_it = export(actor=ME)
     again = run(url, "--apply")
     assert ["topics", "0", "2", "0", "3"] in [line.split() for line in again.splitlines()]
     assert (export(actor=ME), made()) == (before_it, (2, 2, 3))
+    assert "shop.refunds has its own here, which stay" in again
+    snapshot.refresh()
+    assert snapshot.find_topic("shop.refunds").send_tokens == {token}
 
 
 def test_what_was_changed_here_since_stays_and_is_reported(shop: Pmq, url: str) -> None:

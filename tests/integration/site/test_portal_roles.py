@@ -83,10 +83,10 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
 
 
 def kept() -> dict[str, object]:
-    """A report, a run of a job that is under way, and where leases would begin."""
+    """A report, a run of a job that is under way, where leases would begin; no token is there."""
     made = reports.keep(name="volume", engine="direct", settings={}, rows=[{"topic": "orders"}], actor=ACTOR)
     run = JobRun.objects.create(name="report_volume", started_at=database_now())
-    return {"number_": made, "run": run.pk, "first": 0}
+    return {"number_": made, "run": run.pk, "first": 0, "token": "none"}
 
 
 def url_of(page: URLPattern, world: dict[str, object]) -> str:

@@ -30,7 +30,7 @@ ELSEWHERE = {  # what needs servers or files has its own tests, which look into 
     *("archive-start", "purge-start", "replay-start"),  # test_portal_pipeline
     *("alarm-acknowledge", "repair", "dead-seen"),  # test_portal_alarms, test_consistency
     *("dead-drop", "topic-clean", "broker-forget"),  # below
-    "run-release",  # test_portal_shares
+    *("run-release", "token-create", "token-delete"),  # test_portal_shares, test_portal_tokens
 }
 
 

@@ -26,11 +26,13 @@ from catmq_client.admin.shapes import (
     LayoutChange,
     Leases,
     Moves,
+    NewSendToken,
     Node,
     Plan,
     QueueState,
     ReadPlan,
     Rebalance,
+    SendToken,
     Start,
     Subscription,
     TagMatches,
@@ -98,6 +100,20 @@ class Admin(Calls):
     def delete_topic(self, name: str) -> None:
         """Delete a topic; refused while groups subscribe to it. Its tables are dropped after 3 days."""
         self._call("DELETE", path_of("topics", topic=name), params={"confirm": name})
+
+    def send_tokens(self, topic: str) -> list[SendToken]:
+        """Return the send tokens of a topic, which Java clients must name."""
+        path = path_of("topics", topic=topic) + "/send-tokens"
+        return cast(list[SendToken], self._call("GET", path)["tokens"])
+
+    def create_send_token(self, topic: str) -> NewSendToken:
+        """Create a send token; a topic has at most two. Nothing else ever tells the token."""
+        return cast(NewSendToken, self._call("POST", path_of("topics", topic=topic) + "/send-tokens"))
+
+    def delete_send_token(self, topic: str, token: str) -> None:
+        """Delete the send token of that id; without the last one every Java client may send."""
+        path = path_of("topics", topic=topic) + f"/send-tokens/{token}"
+        self._call("DELETE", path, params={"confirm": token})
 
     def messages(
         self, topic: str, *, queue: int, offset: int, limit: int, wait_ms: int = 0

@@ -164,6 +164,19 @@ class Key(TypedDict):
     created_at_ms: int
 
 
+class SendToken(TypedDict):
+    """A send token of a topic, which Java clients must name, without the token itself."""
+
+    id: str
+    created_at_ms: int
+
+
+class NewSendToken(SendToken):
+    """A send token that was just created, with the token itself."""
+
+    token: str
+
+
 Start = Literal["earliest", "latest"]
 
 

@@ -51,6 +51,7 @@ CLOSED = OneOf(
     Argument("--queues N", "close N queues, the newest first", type=whole(1, MAX_QUEUES), old="--count"),
 )
 ONE = Argument("QUEUE", "only this queue", nargs="?", type=whole(1))
+TOKEN = Argument("TOKEN", "id of the send token")
 STATE = Argument("--state", "close the queue for sends, or open it", choices=("read_only", "read_write"))
 SETTINGS = options("topic")
 
@@ -76,6 +77,7 @@ QUEUES: Columns = {
     **fields("low head"),
     "MESSAGES": lambda q: None if q["low"] is None or q["head"] is None else q["head"] - q["low"],
 }
+TOKENS: Columns = {**fields("id"), "CREATED": at("created_at_ms")}
 STATES: Columns = {
     **LAYOUT,
     "STATE": lambda queue: "draining" if queue["draining"] else queue["state"],
@@ -150,6 +152,16 @@ def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
     return 0
 
 
+def add_token(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Create a send token, and print it."""
+    made = brokers.admin().create_send_token(args.name)
+    show(made["token"])
+    note(
+        f"send token {made['id']} of topic {args.name} created: Java clients without a token are refused now"
+    )
+    return 0
+
+
 def create(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
     """Create a topic; return its name and number of queues."""
     given = given_by(args, SETTINGS)
@@ -209,6 +221,22 @@ NOUN = Noun(
             "show the queues of a topic, or close or open one",
             (NAME, ONE, STATE, TABLE),
             show_queues,
+        ),
+        listing(
+            "tokens",
+            "list the send tokens of a topic, which Java clients must name",
+            (NAME,),
+            lambda admin, args: admin.send_tokens(args.name),
+            columns=TOKENS,
+        ),
+        Verb("add-token", "create a send token for Java clients, and print it this once", (NAME,), add_token),
+        action(
+            "remove-token",
+            "delete a send token; without the last one every Java client may send",
+            (NAME, TOKEN),
+            lambda admin, args: admin.delete_send_token(args.name, args.token),
+            done="send token {token} of topic {name} deleted",
+            asks="send token",
         ),
         topic_sql.VERB,
     ),

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """A column with a default of the database: an older release does not name it."""
 
-    dependencies = (("metadata", "0030_java_members"),)
+    dependencies = (("metadata", "0032_send_tokens"),)
 
     operations = (
         migrations.AddField(

@@ -1,0 +1,87 @@
+"""Send tokens of a topic, which Java clients must name. A token is shown once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
+
+from metadata.topics import send_tokens
+from metadata.topics.send_tokens import SendTokenView
+from portal.actions.action import Delete, Preview
+from portal.auth.access import actor
+from portal.kit import pages, places
+from portal.kit.pages import Link, to
+from portal.kit.tables import Column, Columns, Empty, Text, code, plain, text, when
+from portal.views.topics.topic_actions import TopicAction
+
+
+def tokens(request: HttpRequest, name: str) -> HttpResponse:
+    found = send_tokens.listed(topic=name, actor=actor(request))
+    columns: Columns[SendTokenView] = [
+        Column(_("Token"), lambda one: code(one.id)),
+        Column(_("Created"), lambda one: when(one.created_at_ms)),
+        Column(_("Delete"), lambda one: text(_("delete"), to("token-delete", name, one.id))),
+    ]
+    hint = Empty(_("No send tokens: every Java client that is let in may send to this topic."))
+    return pages.list_page(
+        request,
+        _("Send tokens of %s") % name,
+        plain(columns, found, hint),
+        searched=False,
+        actions=[Link(_("Create a token"), to("token-create", name), "primary")],
+        **places.of_topic(name, "tokens"),
+    )
+
+
+class CreateToken(TopicAction):
+    """Makes a token, and shows it this once."""
+
+    title = lazy("Create a send token for %(name)s")
+    back_to = ("topic-tokens", "name")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        send_tokens.create(topic=self.name, actor=self.actor, dry_run=True)
+        effects: list[Text] = [_("The token is shown once, on the next page.")]
+        if not send_tokens.listed(topic=self.name, actor=self.actor):
+            effects.append(_("Messages of Java clients without a token will be refused at once."))
+        return Preview(effects=effects)
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        view, self.secret = send_tokens.create(topic=self.name, actor=self.actor)
+        return _("Send token %s was created.") % view.id
+
+    def done(self, said: Text) -> HttpResponse:
+        """The one page that shows the token: it is in no cookie and no session."""
+        return pages.show(
+            self.request,
+            "new_key",
+            str(said),
+            section=self.section,
+            secret=self.secret,
+            back=self.back(),
+            is_token=True,
+        )
+
+
+class DeleteToken(Delete, TopicAction):
+    title = lazy("Delete send token %(token)s")
+    back_to = ("topic-tokens", "name")
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        left = [one for one in send_tokens.listed(topic=self.name, actor=self.actor) if one.id != self._id]
+        effects: list[Text] = [_("Messages of Java clients with this token will be refused.")]
+        if not left:
+            effects = [_("It is the last one: every Java client that is let in may send to this topic.")]
+        return Preview(effects=effects)
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        typed = self._id if fields["confirm"] == self.name else None  # the topic's name is what is typed
+        send_tokens.delete(topic=self.name, token=self._id, confirm=typed, actor=self.actor)
+        return _("Send token %s was deleted.") % self._id
+
+    @property
+    def _id(self) -> str:
+        return self.word("token")
