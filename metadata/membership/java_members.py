@@ -22,7 +22,7 @@ from metadata.membership.heartbeats import expired
 from metadata.models import ConsumerGroupConsumer
 
 RANDOM_BITS = 20  # of a number; the time in ms since 1970 stands above them
-YOUNG_S = 60.0  # how long a client may take to join its first group
+YOUNG_S = 25.0  # how long a client may take to join its first group: it asks twice, waits 10 s each time
 SILENT_S = 60.0  # heartbeats of a client that asked for no assignment for so long do not count
 NOTE_S = 15.0  # the time of its last question is not written more often
 KNOWN_S = 15.0  # for which memberships that were read are believed

@@ -277,6 +277,14 @@ def test_a_client_that_has_just_registered_is_not_deleted(broker: Broker, group:
     assert ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 0})["deleted"] == 0
 
 
+@pytest.mark.parametrize(("age_s", "deleted"), [(15, 0), (30, 1)])
+def test_a_client_that_expired_soon_after_it_registered_is_told_to_register_anew(
+    broker: Broker, group: str, age_s: int, deleted: int
+) -> None:
+    java_id = int((time.time() - age_s) * 1000) << java_members.RANDOM_BITS
+    assert ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 1})["deleted"] == deleted
+
+
 def test_heartbeats_without_polls_keep_nobody_alive(
     broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
