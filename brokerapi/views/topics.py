@@ -5,13 +5,20 @@ from __future__ import annotations
 from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.schema import operation, page_of
+from brokerapi.schema import list_of, operation, page_of
 from brokerapi.shapes import topic_shapes
 from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
-from brokerapi.shapes.topic_shapes import ReadPlanAnswer, TopicAnswer, TopicChange, TopicCreate, TopicSummary
+from brokerapi.shapes.topic_shapes import (
+    ProducerAnswer,
+    ReadPlanAnswer,
+    TopicAnswer,
+    TopicChange,
+    TopicCreate,
+    TopicSummary,
+)
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
-from metadata.topics import topic_rows
+from metadata.topics import producers, topic_rows
 
 
 class Topics(Endpoint):
@@ -49,6 +56,14 @@ class Topic(Endpoint):
         """Deletes a topic without subscriptions. Its tables are dropped after three days."""
         topics.delete(name=topic, confirm=call.confirm(), actor=call.actor)
         return call.done()
+
+
+class Producers(Endpoint):
+    @operation("listProducers", tag="topics", answer=list_of("producers", ProducerAnswer))
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """Who sent to a topic in the last seven days, the last one first; at most 200."""
+        found = producers.of_topic(topic=topic, actor=call.actor)
+        return call.answer({"producers": [ProducerAnswer.of(one) for one in found]})
 
 
 class ReadPlan(Endpoint):

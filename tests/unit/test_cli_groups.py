@@ -89,7 +89,7 @@ def test_members_tells_what_the_process_of_a_member_does(capsys: pytest.CaptureF
 
     assert lines[-2:] == [
         "MEMBER THREADS BUFFERED BUFFERED BYTES HANDLED FAILED SLOWEST HANDLER REPORTED",
-        "c1 3 of 8 40 900 70 2 7-12 for 4s 1.5s",
+        "c1 3 of 8 40 900 70 2 7-12 for 4.0s 1.5s",
     ]
 
 

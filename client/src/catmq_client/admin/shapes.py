@@ -166,6 +166,17 @@ class Key(TypedDict):
 Start = Literal["earliest", "latest"]
 
 
+class TopicProducer(TypedDict):
+    """An API key that sent to a topic, from an address, with a client; times are ms since 1970 UTC."""
+
+    name: str
+    address: str
+    sdk: str
+    first_seen_at_ms: int
+    last_seen_at_ms: int
+    messages_last_hour: int
+
+
 class Subscription(TypedDict):
     """A group's subscription to a topic."""
 

@@ -70,6 +70,13 @@ FACTS: Columns = {
     **fields("owners description"),
     "created": at("created_at_ms"),
 }
+PRODUCERS: Columns = {
+    "PRODUCER": "name",
+    **fields("address sdk"),
+    "LAST HOUR": "messages_last_hour",
+    "LAST MESSAGE": at("last_seen_at_ms"),
+    "FIRST MESSAGE": at("first_seen_at_ms"),
+}
 LAYOUT = fields("queue number node state")
 QUEUES: Columns = {
     **LAYOUT,
@@ -209,6 +216,13 @@ NOUN = Noun(
             "show the queues of a topic, or close or open one",
             (NAME, ONE, STATE, TABLE),
             show_queues,
+        ),
+        listing(
+            "producers",
+            "list who sent to a topic in the last 7 days",
+            (NAME,),
+            lambda admin, args: iter(admin.producers(args.name)),
+            columns=PRODUCERS,
         ),
         topic_sql.VERB,
     ),
