@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import (
@@ -34,9 +35,11 @@ from messagestore.nodes import registry
 from messagestore.produce.publish import Run
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import Recorded
+from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Code
 from metadata.monitoring import metrics_history
+from metadata.topics import producers
 
 # They would be a second line per counter that nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -84,7 +87,15 @@ def count_error(code: Code, count: int = 1) -> None:
     ERRORS.labels(code.value).inc(count)
 
 
-def count_sent(topic: str, runs: Sequence[Run], *, bytes: int) -> None:
+class Sender(NamedTuple):
+    """A client that sent messages: its API key, its address, and its name and version."""
+
+    actor: Actor
+    address: str
+    sdk: str
+
+
+def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -> None:
     """Counts the messages of a send to a topic, and the errors of those that were refused."""
     stored = refused = 0
     for run in runs:
@@ -97,6 +108,8 @@ def count_sent(topic: str, runs: Sequence[Run], *, bytes: int) -> None:
     known = snapshot.current().topic(topic)
     if known is not None:
         metrics_history.sent(topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused)
+        if stored:
+            producers.sent(topic_id=known.id, messages=stored, **sender._asdict())
 
 
 def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:

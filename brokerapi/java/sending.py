@@ -17,6 +17,7 @@ from brokerapi.endpoint import Call
 from brokerapi.http import draining, metrics
 from brokerapi.java import handles, resends
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal, with_token
+from brokerapi.java.joining import client_of
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
 from metadata.actors import Actor
@@ -24,6 +25,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, Forbidden, Invalid, RateLimited, Unavailable
 from metadata.grouping import chunks
+from metadata.rules.membership import addresses
 from metadata.rules.topics.routing_rules import derived_batch_id
 from metadata.users import api_keys
 
@@ -63,7 +65,7 @@ class Publish(JavaEndpoint):
         mine = resends.begin(key, call.has_hung_up)
         failed = True
         try:
-            _send(asked.topicName, messages, mine.batch_id, actor)
+            _send(asked.topicName, messages, mine.batch_id, _sender(call, asked, actor))
             failed = False
         except Invalid:
             failed = False
@@ -94,14 +96,21 @@ def _check_token(topic: str, token: str | None) -> None:
         raise Forbidden(f"The token is no send token of topic {topic}: ask its owners for one.")
 
 
-def _send(topic: str, messages: list[NewMessage], batch_id: UUID, actor: Actor) -> None:
+def _sender(call: Call, asked: PublishRequest, actor: Actor) -> metrics.Sender:
+    """Return who sends. The address is what the client says, because a proxy hides the one it has."""
+    address, version = (asked.clientIp or "").strip(), (asked.sdkVersion or "").strip()
+    sdk = client_of("", version) if version else call.request.META.get("HTTP_USER_AGENT", "")
+    return metrics.Sender(actor, address if addresses.is_address(address) else actor.address, sdk)
+
+
+def _send(topic: str, messages: list[NewMessage], batch_id: UUID, sender: metrics.Sender) -> None:
     """Store all messages, or raise the error of the first that was not stored; what was stored stays."""
     if not messages:
         raise Invalid.field("msgs", "is empty: send at least one message")
     for number, some in enumerate(chunks(messages, config.max_messages)):
         one_id = derived_batch_id(batch_id, number) if number else batch_id
-        runs = publish.send(topic=topic, messages=some, batch_id=one_id, actor=actor)
-        metrics.count_sent(topic, runs, bytes=sum(len(one.body) for one in some))
+        runs = publish.send(topic=topic, messages=some, batch_id=one_id, actor=sender.actor)
+        metrics.count_sent(topic, runs, bytes=sum(len(one.body) for one in some), sender=sender)
         wrong = [run.fate for run in runs if isinstance(run.fate, CatmqError)]
         if wrong:
             raise next((one for one in wrong if isinstance(one, Unavailable)), wrong[0])

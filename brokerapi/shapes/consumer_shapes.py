@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 from uuid import UUID
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, convert
 
 from brokerapi.http import formats
 from brokerapi.http.longpoll import Asked, Pulled
@@ -23,6 +23,7 @@ from metadata.config import config
 from metadata.errors import Invalid
 from metadata.membership import consumers
 from metadata.rules.groups.delivery import Delivery
+from metadata.rules.membership import process_report
 
 MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its group's
 
@@ -62,11 +63,43 @@ class Owned(Request, kw_only=True):
     epoch: Id
 
 
+class SlowHandlerReport(Request, kw_only=True):
+    """The handler call that runs for the longest time: the first message of it, and since when."""
+
+    queue: Id
+    offset: Id
+    running_ms: Id
+
+
+class ProcessReport(Request, kw_only=True):
+    """Threads for handlers and those at work (`busy`); messages in memory that no handler has begun;
+    messages handled, and attempts that failed, since the process started."""
+
+    threads: Id
+    busy: Id
+    buffered: Id
+    buffered_bytes: Id
+    handled: Id
+    failed: Id
+    slowest: SlowHandlerReport | None = None
+
+
 class HeartbeatRequest(Request, kw_only=True):
-    """Heartbeat of a member; `generation` is the generation that it has applied, 0 at first."""
+    """Heartbeat of a member; `generation` is the generation that it has applied, 0 at first.
+
+    `report` tells of its process; send it as often as `report_every_ms` of the answer says, and not to a
+    broker whose answer lacks that.
+    """
 
     generation: Id
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
+    report: ProcessReport | None = None
+
+    def reported(self) -> process_report.ProcessReport | None:
+        """Return the report for the layer below."""
+        if self.report is None:
+            return None
+        return convert(self.report, process_report.ProcessReport, from_attributes=True)
 
 
 class Assigned(Answer, kw_only=True, omit_defaults=True):
@@ -83,13 +116,14 @@ class HeartbeatAnswer(Answer, kw_only=True):
     """Assigned and revoked queues of `generation`. In a broadcasting group no release is necessary.
 
     `subscriptions`: the delivery settings of each assigned topic; in a share group of every topic that it
-    reads. They may change with any answer.
+    reads. They may change with any answer. `report_every_ms`: how often a heartbeat may bring a report.
     """
 
     generation: int
     assigned: list[Assigned]
     revoked: list[int]
     subscriptions: dict[str, DeliverySettings]
+    report_every_ms: int = 1000 * process_report.EVERY_S
 
 
 class AcquireRequest(Request, kw_only=True):

@@ -11,6 +11,7 @@ from messagestore.inspect.read_plans import PlannedNode, PlannedQueue
 from messagestore.topology import queues
 from messagestore.topology.topics import TopicState
 from metadata.rules.settings import TOPIC
+from metadata.topics.producers import ProducerView
 from metadata.topics.send_tokens import SendTokenView
 from metadata.topics.topic_rows import TopicView
 
@@ -82,6 +83,18 @@ class NewSendTokenAnswer(SendTokenAnswer):
 def topic(state: TopicState) -> dict[str, Any]:
     """Return a topic with its layout and its queues."""
     return TopicAnswer.of(state.topic, queues=state.queues, layout=state.topic)
+
+
+class ProducerAnswer(Answer):
+    """A producer of a topic: an API key at an address, with a client."""
+
+    view = ProducerView
+    name = Text(help_text="name of the API key; java for Java clients without one")
+    address = Text(help_text="address it sent from; of a Java client, the one that it gives itself")
+    sdk = Text(help_text="name and version of the client, by its User-Agent")
+    first_seen_at_ms = Number(help_text="time of its first message, ms since 1970 UTC")
+    last_seen_at_ms = Number(help_text="time of its last message, to about 20 s, ms since 1970 UTC")
+    messages_last_hour = Number(help_text="estimated number of messages that it sent in the last hour")
 
 
 class ExpandRequest(Request):

@@ -65,7 +65,9 @@ class Heartbeat(Endpoint):
         member, asked = call.consumer(consumer), call.read(HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
         try:
-            told = consumers.heartbeat(consumer=member, generation=asked.generation, owned=owned)
+            told = consumers.heartbeat(
+                consumer=member, generation=asked.generation, owned=owned, report=asked.reported()
+            )
         except Unrecorded as error:
             return _by_the_nodes(member, error)
         return call.answer(consumer_shapes.heartbeat_answer(told, member.group_id))

@@ -23,7 +23,8 @@ class Messages(Endpoint):
         draining.check()
         messages = message_shapes.new_messages(asked)
         runs = publish.send(topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor)
-        metrics.count_sent(topic, runs, bytes=sum([len(message.body) for message in messages]))
+        size = sum([len(message.body) for message in messages])
+        metrics.count_sent(topic, runs, bytes=size, sender=_sender(call))
         return call.answer(message_shapes.send_answer(runs, asked.receipts))
 
     @operation("browseMessages", tag="messages", query=BrowseQuery, answer=MessagesAnswer)
@@ -67,6 +68,10 @@ class Delayed(Endpoint):
         after = asked.after if isinstance(asked.after, str) else None
         found = delayed_admin.of_topic(topic=topic, after=after, limit=asked.limit, actor=call.actor)
         return call.answer(delayed_shapes.delayed(found, call.kind))
+
+
+def _sender(call: Call) -> metrics.Sender:
+    return metrics.Sender(call.actor, call.actor.address, call.request.META.get("HTTP_USER_AGENT", ""))
 
 
 def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.Found:

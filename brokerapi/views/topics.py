@@ -10,6 +10,7 @@ from brokerapi.shapes import topic_shapes
 from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
 from brokerapi.shapes.topic_shapes import (
     NewSendTokenAnswer,
+    ProducerAnswer,
     ReadPlanAnswer,
     SendTokenAnswer,
     TopicAnswer,
@@ -19,7 +20,7 @@ from brokerapi.shapes.topic_shapes import (
 )
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
-from metadata.topics import send_tokens, topic_rows
+from metadata.topics import producers, send_tokens, topic_rows
 
 
 class Topics(Endpoint):
@@ -81,6 +82,14 @@ class SendToken(Endpoint):
         token of a topic, none is needed."""
         send_tokens.delete(topic=topic, token=token, confirm=call.confirm(), actor=call.actor)
         return call.done()
+
+
+class Producers(Endpoint):
+    @operation("listProducers", tag="topics", answer=list_of("producers", ProducerAnswer))
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """Who sent to a topic in the last seven days, the last one first; at most 200."""
+        found = producers.of_topic(topic=topic, actor=call.actor)
+        return call.answer({"producers": [ProducerAnswer.of(one) for one in found]})
 
 
 class ReadPlan(Endpoint):

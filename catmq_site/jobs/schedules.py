@@ -30,7 +30,7 @@ from metadata.jobs import reports, runs
 from metadata.membership import history, rebalance
 from metadata.monitoring import alarms, mails, metrics_history
 from metadata.nodes import size_rows
-from metadata.topics import routings
+from metadata.topics import producers, routings
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def record_lag() -> int:
 
 
 def prune_metrics() -> int:
-    """Delete the figures of charts, and looks at positions, that are older than they are kept."""
-    return metrics_history.prune() + commits.prune() + size_rows.prune()
+    """Delete what is older than it is kept: figures of charts, looks at positions, producers of topics."""
+    return metrics_history.prune() + commits.prune() + size_rows.prune() + producers.prune()
 
 
 def record_sizes() -> int:

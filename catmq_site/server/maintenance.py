@@ -47,6 +47,7 @@ from metadata.membership import consumers, grants, heartbeats, history, java_pul
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
 from metadata.release import VERSION
+from metadata.topics import producers
 
 log = logging.getLogger(__name__)
 Act = Callable[[], object]
@@ -100,6 +101,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),
         Loop("nodes", 5.0, registry.probe),
         Loop("series", 3.0, metrics_history.flush, metrics_history.flush),
+        Loop("producers", producers.FLUSH_S, producers.flush, producers.flush),
         Each("circuits", node_pools.in_use, circuit_loop),
         Loop("rates", quotas.EVERY_S, lambda: quotas.divide(name=process_name())),
         Loop("history", 2.0, history.catch_up),

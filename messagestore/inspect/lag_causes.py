@@ -12,7 +12,7 @@ from messagestore.inspect import browse
 from messagestore.shares.known_queues import MAX_RUNS
 from metadata.actors import Actor
 from metadata.errors import CatmqError
-from metadata.groups.groups import GroupView
+from metadata.groups.groups import GroupView, MemberView
 from metadata.monitoring import progress
 from metadata.monitoring.progress import GroupProgress
 from metadata.rules.groups.lagging import BEHIND, Cause, Facts, Reader, ReadQueue, causes, hottest
@@ -41,7 +41,7 @@ def _facts(view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress) -
     return Facts(
         trend=found.said.state,
         queues=_queues(view, offsets),
-        members=[Reader(one.name, one.heartbeat_age_ms, one.active) for one in view.members],
+        members=[_reader(one) for one in view.members],
         mode=view.mode,
         stopped=view.stopped,
         paused=[one.topic for one in view.subscriptions if one.stopped],
@@ -53,6 +53,14 @@ def _facts(view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress) -
         ordered=any(one.ordered for one in settings),
         **lately._asdict(),
     )
+
+
+def _reader(one: MemberView) -> Reader:
+    slowest = one.process.slowest if one.process else None
+    if slowest is not None:
+        # It goes on, if the process lives: the report is some seconds old.
+        slowest = replace(slowest, running_ms=slowest.running_ms + (one.process_age_ms or 0))
+    return Reader(one.name, one.heartbeat_age_ms, one.active, slowest)
 
 
 def _queues(view: GroupView, offsets: Sequence[QueueLag]) -> list[ReadQueue]:

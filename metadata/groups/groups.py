@@ -19,6 +19,7 @@ from metadata.groups.subscription_rows import SubscriptionView, views_of
 from metadata.membership import instances, rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.monitoring.mail_domains import check_domains
+from metadata.rules.membership.process_report import ProcessReport, unpack
 from metadata.rules.settings import GROUP, LIMITS, GroupSettings, checked
 from metadata.rules.topics.names import check_confirmed, check_name
 
@@ -29,7 +30,8 @@ class MemberView:
 
     `active`: it may own queues; otherwise the group's limits make it stand by.
 
-    `consumer_id_prefix` has no signature: it names the consumer in logs but opens nothing.
+    `consumer_id_prefix` has no signature: it names the consumer in logs but opens nothing. `process`: what
+    its process said of itself `process_age_ms` ago; None where it says nothing.
     """
 
     name: str
@@ -42,6 +44,8 @@ class MemberView:
     heartbeat_age_ms: int | None
     queues: tuple[int, ...]
     active: bool
+    process: ProcessReport | None = None
+    process_age_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +204,9 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
         everything = [read.queue for read in instances.reads([group.pk])]
         owned = dict.fromkeys(active, everything)
     for row in members.order_by("identity"):
+        beat = getattr(row, "heartbeat", None)
+        process = unpack(beat.report) if beat else None
+        reported_at = beat.reported_at if beat else None
         yield MemberView(
             name=row.process.name,
             instance_id=row.instance_id or None,
@@ -208,9 +215,11 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
             sdk=row.process.sdk,
             generation=row.generation,
             joined_at_ms=ms(row.joined_at),
-            heartbeat_age_ms=ms(now) - ms(row.heartbeat.last_seen) if hasattr(row, "heartbeat") else None,
+            heartbeat_age_ms=ms(now) - ms(beat.last_seen) if beat else None,
             queues=tuple(sorted(owned.get(row.pk, ()))),
             active=row.pk in active,
+            process=process,
+            process_age_ms=ms(now) - ms(reported_at) if process and reported_at else None,
         )
 
 

@@ -242,6 +242,7 @@ def _replace(
         earlier = [*member.replaced_incarnations, member.process.incarnation]
         member.replaced_incarnations = earlier[-MOST_REPLACED:]
     Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
+    Heartbeat.objects.filter(pk=member.pk).update(report="", reported_at=None)  # of the process before
     member.generation = 0
     member.instance_id = applicant.instance_id
     member.save(update_fields=("replaced_incarnations", "generation", "instance_id"))

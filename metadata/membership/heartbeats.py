@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from django.db import transaction
-from django.db.models import Case, When
+from django.db.models import Case, F, Value, When
 
 from metadata.config import config
 from metadata.db.changes import changed
@@ -42,6 +43,7 @@ from metadata.membership.assignment_cache import (
     read_stops,
 )
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.rules.membership.process_report import ProcessReport, pack
 
 EVERY_S = 0.25  # at most four UPDATEs a second and process; a lone heartbeat is not delayed
 MOST = 500  # ids in one UPDATE
@@ -68,6 +70,7 @@ class HeartbeatAnswer:
 class _Beat:
     consumer: ConsumerId
     generation: int
+    report: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +88,21 @@ class _Seen:
     stands_by: bool = False
 
 
-def heartbeat(*, consumer: ConsumerId, generation: int, owned: Sequence[tuple[int, int]]) -> HeartbeatAnswer:
+def heartbeat(
+    *,
+    consumer: ConsumerId,
+    generation: int,
+    owned: Sequence[tuple[int, int]],
+    report: ProcessReport | None = None,
+) -> HeartbeatAnswer:
     """Record that the member lives, and tell it what to own and what to give up.
 
     `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it holds: a queue that
     was revoked at or before that generation and is not among them counts as released. The lease of the
-    member runs from the moment it sent this. Raises Gone(expired | replaced), Unrecorded, and
-    MetadataUnavailable when a release may or may not be done.
+    member runs from the moment it sent this. A `report` is kept in place of the one before. Raises
+    Gone(expired | replaced), Unrecorded, and MetadataUnavailable when a release may or may not be done.
     """
-    seen = _still_there(_recorded(_Beat(consumer, generation)))
+    seen = _still_there(_recorded(_Beat(consumer, generation, pack(report) if report else "")))
     holds = {queue for queue, _ in owned}
     if seen.stands_by:
         return _told_to_stand_by(consumer, seen, owned)
@@ -164,11 +173,25 @@ def _record(beats: Sequence[_Beat]) -> list[_Seen]:
     ids = sorted({beat.consumer.member_id for beat in beats})
     with reachable():
         members = _members(ids)
-        alive = sorted({beat.consumer.member_id for beat in beats if _is_valid(beat, members)})
-        if Heartbeat.objects.filter(pk__in=alive).update(last_seen=UtcNow()) < len(alive):
+        valid = [beat for beat in beats if _is_valid(beat, members)]
+        alive = sorted({beat.consumer.member_id for beat in valid})
+        values = {"last_seen": UtcNow(), **_reports(valid)}
+        if Heartbeat.objects.filter(pk__in=alive).update(**values) < len(alive):
             members = _members(ids)  # somebody expired meanwhile
         contact.recorded()
         return _read(beats, members, _assignments.of)
+
+
+def _reports(beats: Iterable[_Beat]) -> dict[str, Any]:
+    """Return the columns that the UPDATE of the heartbeats sets where some of them bring a report."""
+    told = {beat.consumer.member_id: beat.report for beat in beats if beat.report}
+    if not told:
+        return {}
+    cases = [When(pk=member, then=Value(text)) for member, text in sorted(told.items())]
+    return {
+        "report": Case(*cases, default=F("report")),
+        "reported_at": Case(When(pk__in=sorted(told), then=UtcNow()), default=F("reported_at")),
+    }
 
 
 def _is_valid(beat: _Beat, members: Mapping[int, ConsumerGroupConsumer]) -> bool:

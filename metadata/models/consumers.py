@@ -9,6 +9,7 @@ from metadata.models.fields import MAX_NAME, NamedModel, NameField
 from metadata.models.groups import ConsumerGroup
 from metadata.models.topics import Queue
 from metadata.models.users import ApiKey
+from metadata.rules.membership.process_report import MOST_CHARS
 
 
 class Consumer(NamedModel):
@@ -52,12 +53,17 @@ class ConsumerGroupConsumer(models.Model):
 
 
 class Heartbeat(models.Model):
-    """Time when a member was last heard, by the database's clock; one narrow row, no further index."""
+    """Time when a member was last heard, by the database's clock; one narrow row, no further index.
+
+    `report` is what its process said of itself at `reported_at` (metadata.rules.membership.process_report).
+    """
 
     membership = models.OneToOneField(
         ConsumerGroupConsumer, on_delete=models.PROTECT, primary_key=True, related_name="heartbeat"
     )
     last_seen = models.DateTimeField()
+    report = models.CharField(max_length=MOST_CHARS, blank=True, default="", db_default="")
+    reported_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return f"heartbeat {self.pk}"

@@ -1,10 +1,11 @@
-"""Sample: what went through a topic, or a group's reading of it, in a step of time; CommitLook: positions."""
+"""Sample: what went through a topic, or a group's reading of it, in a step of time; CommitLook: positions;
+TopicProducer: who sent it."""
 
 from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import one_of
+from metadata.models.fields import MAX_NAME, NameField, one_of
 
 
 class Sample(models.Model):
@@ -82,3 +83,30 @@ class CommitLook(models.Model):
 
     def __str__(self) -> str:
         return f"group {self.group_ref} in topic {self.topic_ref} at {self.at:%Y-%m-%d %H:%M}"
+
+
+class TopicProducer(models.Model):
+    """A sender of messages to a topic: name of its API key, address, and name and version of its client.
+
+    `messages` were sent in the hour `hour` (hours since 1970), `messages_before` in the one before it. An id
+    instead of a foreign key, as in Sample.
+    """
+
+    topic_ref = models.BigIntegerField()
+    name = NameField(max_length=MAX_NAME)
+    address = NameField(max_length=100, blank=True)
+    sdk = NameField(max_length=100, blank=True)
+    first_seen = models.DateTimeField()
+    last_seen = models.DateTimeField(db_index=True)
+    hour = models.BigIntegerField()
+    messages = models.BigIntegerField(default=0)
+    messages_before = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ("topic_ref", "-last_seen")
+        constraints = (
+            models.UniqueConstraint(fields=("topic_ref", "name", "address", "sdk"), name="topic_producer"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.address}"

@@ -44,6 +44,12 @@ show(
     filters="kind state",
 )
 show(models.TopicRouting, "topic until_at keyed queues", search="topic__name")
+show(
+    models.TopicProducer,
+    "topic_ref name address sdk first_seen last_seen messages",
+    search="=topic_ref name address sdk",
+    ordering="-last_seen",
+)
 show(models.Queue, "id topic number node state", search="=id topic__name node__name", filters="state")
 show(
     models.ConsumerGroup,

@@ -132,6 +132,20 @@ def _nothing_finished(one: Cause, _group: str, _manages: bool) -> Said:
     return Said(_("Nothing is handled"), text % rate(_float(one.words["pulled"])), "bad")
 
 
+def _long_handler(one: Cause, _group: str, _manages: bool) -> Said:
+    text = _(
+        "A handler of %(member)s is at work on %(queue)s, offset %(offset)s, for %(time)s. Look at that "
+        "message, and at what the handler waits for."
+    )
+    words = {
+        "member": one.words["member"],
+        "queue": _queues(one),
+        "offset": count(one.words["offset"]),
+        "time": lasts(round(_float(one.words["running_ms"]) or 0)),
+    }
+    return Said(_("A handler runs for very long"), text % words)
+
+
 def _float(value: Any) -> float | None:
     return None if value is None else float(value)
 
@@ -220,6 +234,7 @@ _WORDS: Mapping[str, Callable[[Cause, str, bool], Said]] = {
     "no_pulls": _no_pulls,
     "blocked_in_order": _blocked_in_order,
     "nothing_finished": _nothing_finished,
+    "long_handler": _long_handler,
     "hot_key": _hot_key,
     "hot_queue": _hot_queue,
     "failing": _failing,

@@ -12,6 +12,7 @@ from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow, SubscriptionRow
 from metadata.rules.alarm_rules import subject
+from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
 from portal.kit.pages import to
 from portal.kit.tables import Cell, Column, Columns, Text, badge, code, lasting, number, spark
@@ -182,6 +183,17 @@ def queue_name(number: int) -> str:
 def queue(number: int, href: str = "") -> Cell:
     """A queue by that name; its id, which commands take, is on hover."""
     return Cell(queue_name(number), "code", href, title=_("Queue %d") % number)
+
+
+def place_of_handler(handler: SlowHandler | None) -> Cell:
+    """Return the message that a handler is at work on, as topic/queue:offset with its link."""
+    if handler is None:
+        return code(None)
+    name = queue_name(handler.queue)
+    found = snapshot.current().queues.get(handler.queue)
+    of = snapshot.current().topics.get(found.topic_id) if found else None
+    href = to("message", of.name, f"{handler.queue}-{handler.offset}") if of else ""
+    return code(f"{name}:{handler.offset}", href)
 
 
 def group(name: str) -> Cell:

@@ -78,6 +78,29 @@ def test_show_tells_mode_limits_stopped_queues_and_who_stands_by(
         assert line in lines
 
 
+def test_members_tells_what_the_process_of_a_member_does(capsys: pytest.CaptureFixture[str]) -> None:
+    process = {"threads": 8, "busy": 3, "buffered": 40, "buffered_bytes": 900, "handled": 70, "failed": 2}
+    slowest = {"queue": 7, "offset": 12, "running_ms": 4_000}
+    first, second = GROUP["members"]
+    told = {**first, "process": {**process, "slowest": slowest}, "process_age_ms": 1_500}
+    group = {**GROUP, "members": [told, {**second, "process": None, "process_age_ms": None}]}
+
+    lines = shown(Canned({"GET groups/billing": group}), capsys, "group", "members", "billing")
+
+    assert lines[-2:] == [
+        "MEMBER THREADS BUFFERED BUFFERED BYTES HANDLED FAILED SLOWEST HANDLER REPORTED",
+        "c1 3 of 8 40 900 70 2 7-12 for 4.0s 1.5s",
+    ]
+
+
+def test_members_of_a_broker_that_knows_no_reports_are_a_table_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = shown(Canned({"GET groups/billing": GROUP}), capsys, "group", "members", "billing")
+
+    assert len(lines) == 3
+
+
 def test_show_of_a_group_without_limits_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     free = {**GROUP, "allow_addresses": "", "deny_addresses": "", "max_active_members": None}
     lines = shown(Canned({"GET groups/billing": free}), capsys, "group", "show", "billing")

@@ -66,3 +66,21 @@ def test_sql_shows_a_statement_for_each_node_and_no_account(capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "-- node n1: db1:3306, database n1" in shown and "secret" not in shown
     assert "FROM message_7 AS m" in shown and "m.msg_key = 'it''s'" in shown and "LIMIT 2" in shown
+
+
+def test_producers_lists_who_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "name": "shop",
+        "address": "10.0.0.5",
+        "sdk": "pmq-java/5.5.1",
+        "first_seen_at_ms": 1_772_366_400_000,
+        "last_seen_at_ms": 1_772_366_401_000,
+        "messages_last_hour": 1200,
+    }
+    canned = Canned({"GET topics/orders/producers": {"producers": [row]}})
+
+    assert main(["topic", "producers", "orders"], transport=canned) == 0
+
+    head, line = [" ".join(one.split()) for one in capsys.readouterr().out.splitlines()]
+    assert head == "PRODUCER ADDRESS SDK LAST HOUR LAST MESSAGE FIRST MESSAGE"
+    assert line.startswith("shop 10.0.0.5 pmq-java/5.5.1 1200 2026-03-01 12:00:01Z")

@@ -394,7 +394,8 @@ def test_a_handler_that_never_returns_costs_the_member_its_queues(
     thread.start()
     assert started.wait(LIMIT_S)
     with consumer._state.changed:
-        consumer._state.handlers_since = dict.fromkeys(consumer._state.handlers_since, time.monotonic() - 1)
+        at_work, before = consumer._state.handlers, time.monotonic() - 1
+        consumer._state.handlers = {thread: one._replace(since=before) for thread, one in at_work.items()}
     consumer._state.want_heartbeat()
     assert broker.wait_until(lambda: not broker.find_group("g").members)
     release.set()

@@ -8,6 +8,7 @@ import pytest
 
 from metadata.rules.groups.lagging import Facts, Reader, ReadQueue, causes
 from metadata.rules.groups.progress import State
+from metadata.rules.membership.process_report import SlowHandler
 
 TWO = (Reader("m1"), Reader("m2"))
 
@@ -44,6 +45,7 @@ PLANTED: dict[str, Facts] = {
     "no_pulls": replace(STALLED, pulled_per_s=0.0),
     "blocked_in_order": replace(STALLED, ordered=True),
     "nothing_finished": STALLED,
+    "long_handler": replace(STALLED, members=[*TWO, replace(TWO[0], slowest=SlowHandler(1, 7, 90_000))]),
     "hot_key": replace(HOT, keys=["acme"] * 45 + ["other", None]),
     "hot_queue": replace(HOT, keys=[f"key-{n}" for n in range(50)]),
     "failing": replace(SLOW, dead_last_hour=10_000),
@@ -101,3 +103,15 @@ def test_who_is_silent_but_holds_nothing_unread_is_no_cause() -> None:
     facts = replace(SLOW, queues=[replace(one, owner="m1") for one in SLOW.queues])
     found = causes(replace(facts, members=[Reader("m1"), Reader("m2", silent_ms=14_000)]))
     assert [one.kind for one in found] == ["slow_handler"]
+
+
+def test_a_long_handler_is_named_beside_what_slows_all_members() -> None:
+    members = [replace(TWO[0], slowest=SlowHandler(1, 7, 90_000)), TWO[1]]
+
+    assert [one.kind for one in causes(replace(SLOW, members=members))] == ["long_handler", "slow_handler"]
+
+
+def test_a_handler_that_runs_for_a_few_seconds_is_no_cause() -> None:
+    members = [replace(TWO[0], slowest=SlowHandler(1, 7, 5_000)), TWO[1]]
+
+    assert [one.kind for one in causes(replace(STALLED, members=members))] == ["nothing_finished"]

@@ -79,6 +79,7 @@ class Consumer(Reader[Message]):
             if owned is None or owned.epoch != message.epoch:
                 log.info("%r: its queue moved to another member, which repeats it", message)
                 return
+            self._state.failed += 1
             self._reporter.add(owned, message, error, last=self._state.settings_of(owned).ordered)
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
@@ -167,6 +168,7 @@ class Consumer(Reader[Message]):
 
     def _finish_hand(self) -> None:
         for owned in self._hand:
+            self._state.finished += owned.in_hand - len(owned.reporting)
             owned.finish_all()
             if owned.lost:
                 self._state.unreported[owned.queue] = owned

@@ -78,6 +78,7 @@ class ShareConsumer(Reader[ShareMessage]):
         self._check_process()
         with self._state.changed:
             if message.is_held:
+                self._state.failed += 1
                 self._reporter.add(message.run, message, error)
             else:
                 log.info("%r: no longer leased to this member, so its failure is not reported", message)

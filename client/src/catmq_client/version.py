@@ -1,6 +1,9 @@
 """The version of the package, of `catmq --version` and of the server, which reads this file alone."""
 
+import platform
+
 VERSION = "0.1.0"
+SDK = f"catmq-client/{VERSION} python/{platform.python_version()}"
 
 
 def is_older(release: str, than: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from metadata.rules.groups.progress import State
+from metadata.rules.membership.process_report import SlowHandler
 
 Kind = Literal[
     "away",
@@ -23,6 +24,7 @@ Kind = Literal[
     "no_pulls",
     "blocked_in_order",
     "nothing_finished",
+    "long_handler",
     "hot_key",
     "hot_queue",
     "failing",
@@ -36,6 +38,7 @@ HOT_LEAST = 20  # unread messages in it
 HOT_KEY = 0.5  # of the messages that wait first in that queue
 FAILING = 0.1  # of what was handled
 MANY_REBALANCES = 3  # of ten minutes
+LONG_MS = 60_000  # a handler that is at work for so long
 HOUR_S = 3600
 BEHIND: tuple[State, ...] = ("stalled", "steady", "catches_up", "falls_behind", "too_little_data")
 
@@ -57,11 +60,12 @@ class ReadQueue:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A member; `active`: it may own queues."""
+    """A member; `active`: it may own queues. `slowest`: its handler that is at work for the longest time."""
 
     name: str
     silent_ms: int | None = 0
     active: bool = True
+    slowest: SlowHandler | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,10 @@ def causes(facts: Facts) -> list[Cause]:
     found += _unread(facts)
     if not facts.waiting or facts.trend not in BEHIND or found:
         return found
-    found += _stalled(facts) if facts.trend == "stalled" else _slowed(facts)
-    return found or list(_too_slow(facts))
+    long = list(_long_handlers(facts))
+    if facts.trend == "stalled":
+        return long or list(_stalled(facts))
+    return long + (list(_slowed(facts)) or list(_too_slow(facts)))
 
 
 def _broken(facts: Facts) -> Iterator[Cause]:
@@ -181,6 +187,19 @@ def _silent(facts: Facts) -> list[str]:
         for one in facts.members
         if (one.silent_ms or 0) > facts.session_timeout_ms / 2 and (shares or one.name in owners)
     ]
+
+
+def _long_handlers(facts: Facts) -> Iterator[Cause]:
+    """Yield the handler that is at work for the longest time, if that is long."""
+    slow = [(one.slowest, one.name) for one in facts.members if one.slowest is not None]
+    handler, member = max(slow, key=lambda one: one[0].running_ms, default=(None, ""))
+    if handler is not None and handler.running_ms >= LONG_MS:
+        words: dict[str, float | str | None] = {
+            "offset": handler.offset,
+            "member": member,
+            "running_ms": handler.running_ms,
+        }
+        yield Cause("long_handler", [handler.queue], words)
 
 
 def _stalled(facts: Facts) -> Iterator[Cause]:

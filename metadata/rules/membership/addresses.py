@@ -13,6 +13,19 @@ def networks(texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
+def is_address(text: str) -> bool:
+    """Return True for an IP address.
+
+    >>> is_address("10.0.0.5"), is_address("::1"), is_address("db-1"), is_address("")
+    (True, True, False, False)
+    """
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_within(address: str, trusted: Sequence[Network]) -> bool:
     """Return whether an address belongs to one of the networks; what is no address does not."""
     try:

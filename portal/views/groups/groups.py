@@ -20,6 +20,8 @@ from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
 from metadata.monitoring.progress import GroupProgress
+from metadata.rules.groups.lagging import LONG_MS
+from metadata.rules.membership.process_report import ProcessReport
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
@@ -97,6 +99,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         spans=charts.spans(request),
         matrices=_matrices(view, offsets),
         members=_members(view),
+        processes=_processes(view),
         moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
         causes=causes.said(reasons, group=name, manages=manages),
@@ -227,6 +230,34 @@ def _members(view: GroupView) -> Table:
     ]
     hint = Empty(_("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
     return plain(columns, view.members, hint)
+
+
+def _processes(view: GroupView) -> Table | None:
+    """Return what the members' processes say of themselves; None if none of them does."""
+    reporting = [(one, one.process) for one in view.members if one.process is not None]
+    columns: Columns[tuple[MemberView, ProcessReport]] = [
+        Column(_("Member"), lambda one: text(one[0].name)),
+        Column(_("Threads at work"), lambda one: _threads(one[1]), right=True),
+        Column(_("Slowest handler"), lambda one: rows.place_of_handler(one[1].slowest)),
+        Column(_("Running for"), lambda one: _running(one[1]), right=True),
+        Column(_("Buffered messages"), lambda one: number(one[1].buffered), right=True),
+        Column(_("Buffered bytes"), lambda one: Cell(one[1].buffered_bytes, "size"), right=True),
+        Column(_("Handled since start"), lambda one: number(one[1].handled), right=True),
+        Column(_("Failed attempts"), lambda one: number(one[1].failed), right=True),
+        Column(_("Reported"), lambda one: lasting(one[0].process_age_ms), right=True),
+    ]
+    return plain(columns, reporting, Empty("")) if reporting else None
+
+
+def _threads(one: ProcessReport) -> Cell:
+    words = {"busy": one.busy, "threads": one.threads}
+    return text(_("%(busy)s of %(threads)s") % words)
+
+
+def _running(one: ProcessReport) -> Cell:
+    if one.slowest is None:
+        return lasting(None)
+    return lasting(one.slowest.running_ms, "warn" if one.slowest.running_ms >= LONG_MS else "")
 
 
 def _facts(view: GroupView) -> list[Fact]:

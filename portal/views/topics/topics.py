@@ -15,7 +15,8 @@ from metadata.listing.pages import Wanted
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
 from metadata.rules.settings import TOPIC
-from metadata.topics import topic_rows
+from metadata.topics import producers, topic_rows
+from metadata.topics.producers import ProducerView
 from metadata.topics.topic_rows import TopicView
 from portal.auth.access import actor, may
 from portal.kit import charts, outages, pages, places, rows
@@ -94,6 +95,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         spans=charts.spans(request),
         queues=_queues(name, queues, manages),
         groups=_groups(groups, name),
+        producers=_producers(producers.of_topic(topic=name, actor=actor(request)), name),
         facts=_facts(view),
         away=outages.of_topic(queues),
     )
@@ -175,6 +177,19 @@ def _groups(found: Sequence[SubscriptionRow], name: str) -> Table:
         Column(_("Since"), lambda one: when(one.created_at_ms)),
     ]
     hint = Empty(_("No group subscribes to this topic. Subscribe one:"), f"catmq subscribe GROUP {name}")
+    return plain(columns, found, hint)
+
+
+def _producers(found: Sequence[ProducerView], name: str) -> Table:
+    columns: Columns[ProducerView] = [
+        Column(_("Producer"), lambda one: text(one.name)),
+        Column(_("Address"), lambda one: code(one.address or None)),
+        Column(_("Client"), lambda one: text(one.sdk or None)),
+        Column(_("Messages, last hour"), lambda one: number(one.messages_last_hour), right=True),
+        Column(_("Last message"), lambda one: when(one.last_seen_at_ms)),
+        Column(_("First message"), lambda one: when(one.first_seen_at_ms)),
+    ]
+    hint = Empty(_("Nobody has sent to this topic in the last seven days."), f"catmq send {name} 'hello'")
     return plain(columns, found, hint)
 
 

@@ -18,9 +18,10 @@ from messagestore.topology import subscriptions, topics
 from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.groups import groups, subscription_rows
-from metadata.models import ConsumerGroup, DeadLetterCount, QueueOffset, Rebalance, Sample, Topic
+from metadata.models import ConsumerGroup, DeadLetterCount, Heartbeat, QueueOffset, Rebalance, Sample, Topic
 from metadata.monitoring import counters, metrics_history
 from metadata.rules.groups import progress
+from metadata.rules.membership.process_report import ProcessReport, SlowHandler, pack
 from tests.support import rows
 from tests.support.forms import browser as browser_of
 from tests.support.rows import ME
@@ -115,6 +116,12 @@ def hanging_handler(world: World) -> None:
     minutes(lag=240, growing=20, handled=0, pulled=6000)
 
 
+def long_handler(world: World) -> None:
+    hanging_handler(world)
+    report = ProcessReport(4, 1, 12, 3_000, 70, 2, SlowHandler(world.queues[0], 7, 90_000))
+    Heartbeat.objects.update(report=pack(report), reported_at=database_now())
+
+
 def no_pulls(world: World) -> None:
     send(world, 60, 60, 60, 60)
     minutes(lag=240, growing=20, handled=0, pulled=0)
@@ -162,6 +169,7 @@ PLANTED: dict[str, tuple[Callable[[World], None], str]] = {
     "silent_member": (silent_member, "A member is silent"),
     "no_owner": (no_owner, "Queues have no owner"),
     "hanging_handler": (hanging_handler, "Nothing is handled"),
+    "long_handler": (long_handler, "A handler runs for very long"),
     "no_pulls": (no_pulls, "Members ask for no messages"),
     "hot_queue": (hot_queue, "One queue has most messages"),
     "hot_key": (hot_key, "One key has most messages"),
@@ -200,3 +208,14 @@ def test_a_queue_is_called_by_its_topic_and_the_key_by_its_name(world: World) ->
     hot_key(world)
     page = world.browser.get("/groups/billing").content.decode()
     assert "99 % of the unread messages are in orders/0" in page and "the key acme" in page
+
+
+def test_the_page_shows_what_the_process_of_a_member_does(world: World) -> None:
+    assert "Processes of the members" not in world.browser.get("/groups/billing").content.decode()
+    long_handler(world)
+
+    page = world.browser.get("/groups/billing").content.decode()
+
+    card = page.partition("Processes of the members")[2].partition("</table>")[0]
+    assert "1 of 4" in card and "orders/0:7" in card
+    assert f'href="/messages/orders/{world.queues[0]}-7"' in card

@@ -37,6 +37,7 @@ from catmq_client.admin.shapes import (
     Subscription,
     TagMatches,
     Topic,
+    TopicProducer,
     TopicRow,
 )
 from catmq_client.http.transport import Transport, api_path
@@ -96,6 +97,11 @@ class Admin(Calls):
         """Close a queue for sends, or open it; the last open one of a topic stays open."""
         path = path_of("topics", topic=topic) + f"/queues/{queue}"
         return cast(QueueState, self._call("PATCH", path, body={"state": state}))
+
+    def producers(self, topic: str) -> list[TopicProducer]:
+        """Return who sent to a topic in the last seven days, the last one first."""
+        answer = self._call("GET", path_of("topics", topic=topic) + "/producers")
+        return cast(list[TopicProducer], answer["producers"])
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; refused while groups subscribe to it. Its tables are dropped after 3 days."""

@@ -180,6 +180,17 @@ class NewSendToken(SendToken):
 Start = Literal["earliest", "latest"]
 
 
+class TopicProducer(TypedDict):
+    """An API key that sent to a topic, from an address, with a client; times are ms since 1970 UTC."""
+
+    name: str
+    address: str
+    sdk: str
+    first_seen_at_ms: int
+    last_seen_at_ms: int
+    messages_last_hour: int
+
+
 class Subscription(TypedDict):
     """A group's subscription to a topic."""
 
@@ -191,8 +202,32 @@ class Subscription(TypedDict):
     stopped_queues: list[int]
 
 
+class SlowHandler(TypedDict):
+    """The handler call that runs for the longest time, and the first message of it."""
+
+    queue: int
+    offset: int
+    running_ms: int
+
+
+class ProcessReport(TypedDict):
+    """Threads of a member's process, those at work, its messages in memory, and counts since its start."""
+
+    threads: int
+    busy: int
+    buffered: int
+    buffered_bytes: int
+    handled: int
+    failed: int
+    slowest: SlowHandler | None
+
+
 class Member(TypedDict):
-    """A consumer in a group, and the queues that it owns; one that is not active stands by."""
+    """A consumer in a group, and the queues that it owns; one that is not active stands by.
+
+    `process`: what it said of itself `process_age_ms` ago; None: nothing. Brokers of an earlier release
+    answer neither.
+    """
 
     name: str
     instance_id: str | None
@@ -202,6 +237,8 @@ class Member(TypedDict):
     heartbeat_age_ms: int | None
     queues: list[int]
     active: bool
+    process: NotRequired[ProcessReport | None]
+    process_age_ms: NotRequired[int | None]
 
 
 class Group(TypedDict):

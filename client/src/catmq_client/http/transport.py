@@ -37,6 +37,7 @@ from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.connections import network_error, send_whole, trusted
 from catmq_client.http.discovery import MOST, Brokers, Discovery
+from catmq_client.version import SDK
 
 T = TypeVar("T")
 
@@ -206,7 +207,7 @@ class HttpTransport:
         self._headers = {
             "Accept": f"{self._codec.accept}, application/problem+json",
             "Accept-Encoding": "gzip" if self._gzip else "identity",
-            "User-Agent": "catmq-client",
+            "User-Agent": SDK,
         }
         key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
         if key:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from catmq_client.errors import (
@@ -34,6 +35,7 @@ from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport, api_path, request_until
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.part import Part
+from catmq_client.reading.process_report import ProcessReports
 from catmq_client.reading.promises import Promises
 from catmq_client.reading.state import GroupState, lease_clock
 from catmq_client.reading.subscription_settings import Settings
@@ -73,14 +75,13 @@ class Membership(Part):
         self._topics = topics
         self._name = name
         self._sdk = sdk
-        # Tells this process from an earlier one of the same name.
-        self._incarnation = uuid7()
+        self._incarnation = uuid7()  # tells this process from an earlier one of the same name
         self._backoff = Backoff(
             base_ms=state.options.retry_backoff_ms, max_ms=min(3_000, state.options.retry_backoff_max_ms)
         )
-        # Since when answers contradict what we know, lease clock.
-        self._doubt_since: float | None = None
+        self._doubt_since: float | None = None  # since when answers contradict what we know, lease clock
         self._promises = Promises()
+        self._reports = ProcessReports(state)
         self._failures = FailureLog(log, f"group {group}: the heartbeat")
 
     def run(self) -> None:
@@ -119,11 +120,10 @@ class Membership(Part):
         if consumer_id is None:
             return
         try:
-            path = api_path("consumers", consumer_id)
-            request_until(self._transport, "DELETE", path, within_s=LEAVE_WITHIN_S, timeout_s=LEAVE_WITHIN_S)
+            path, limit_s = api_path("consumers", consumer_id), LEAVE_WITHIN_S
+            request_until(self._transport, "DELETE", path, within_s=limit_s, timeout_s=limit_s)
         except CatmqError as error:
-            what = "group %s: could not leave (%s); the queues move when the session ends"
-            log.info(what, self._group, error)
+            log.info("group %s: could not leave, queues move when the session ends: %s", self._group, error)
 
     def settle(self, error: CatmqError, consumer_id: str | None) -> bool:
         """Draw the consequences of an error of any of the consumer's requests, made under `consumer_id`.
@@ -149,8 +149,7 @@ class Membership(Part):
                 detail = f"another process registered as {identity} in group {self._group}; this one stops"
                 state.fatal = ConsumerReplaced(detail, status=error.status)
             else:
-                what = "group %s: the session of %s has ended; it registers again"
-                log.warning(what, self._group, self._name)
+                log.warning("group %s: the session of %s ended; it registers again", self._group, self._name)
             state.lose_all()
             state.heartbeat_wanted = True
 
@@ -211,10 +210,8 @@ class Membership(Part):
 
     def _make(self, body: dict[str, Any], *parts: str) -> None:
         """Make something, unless it is there or another member is quicker."""
-        try:
+        with suppress(Conflict):
             self._post(*parts, body=body)
-        except Conflict as error:
-            log.debug("group %s: %s", self._group, error)
 
     def _beat(self, owned: Iterable[OwnedQueue]) -> dict[str, Any]:
         holds = [{"queue": o.queue, "epoch": o.epoch} for o in owned]
@@ -226,6 +223,7 @@ class Membership(Part):
         with state.changed:
             body = self._beat(state.queues.values())
             releases = {*state.unconfirmed}
+        self._reports.add_to(body)
         # Short enough to try another broker before the session ends.
         timeout_s = max(RELEASE_S if releases else 1.0, state.session_timeout_s / 3)
         timeout_s = min(timeout_s, max(1.0, self._options.request_timeout_ms / 1000))
@@ -235,11 +233,14 @@ class Membership(Part):
         except CatmqError as error:
             if error.metadata_silent_ms is not None:
                 return self._promised(consumer_id, error, sent_at)
+            if self._reports.was_refused(error):
+                return 0.0
             if not isinstance(error, ConnectFailed) and error.code not in NOTHING_DONE:
                 self._confirm(releases)  # it may be known: they are gone for good
             raise
         self._backoff.reset()
         self._failures.ended()
+        self._reports.follow(answer, body)
         with state.changed:
             if state.consumer_id != consumer_id:
                 return 0.0
@@ -261,8 +262,7 @@ class Membership(Part):
 
         The others are asked at once, so that all promises are of about the same time.
         """
-        state, now = self._state, lease_clock()
-        told_by = error.brokers or ("",)
+        state, now, told_by = self._state, lease_clock(), error.brokers or ("",)
         brokers = getattr(self._transport, "urls", ()) or told_by
         recently = now - state.heartbeat_interval_s / 2
         with state.changed:

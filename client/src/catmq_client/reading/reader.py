@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import secrets
 import socket
 import threading
@@ -23,11 +22,10 @@ from catmq_client.reading.membership import Membership
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.workers import Handler, Workers
-from catmq_client.version import VERSION
+from catmq_client.version import SDK
 
 log = logging.getLogger("catmq.consumer")
 
-SDK = f"catmq-client/{VERSION} python/{platform.python_version()}"
 M = TypeVar("M", bound=Message)
 
 

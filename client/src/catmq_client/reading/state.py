@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
+from typing import NamedTuple
 
 from catmq_client.errors import CatmqError, HandlerFailed
 from catmq_client.message import Message
@@ -49,6 +50,14 @@ class Changed(threading.Condition):
         self.reports.notify_all()
 
 
+class AtWork(NamedTuple):
+    """The application is at work on a message, or a batch that begins with it; `since` is monotonic."""
+
+    since: float
+    queue: int
+    offset: int
+
+
 class GroupState:
     # Called under the lock when a queue can be read that a waiting pull knows nothing of.
     on_gain: Callable[[], object] = staticmethod(lambda: None)
@@ -58,6 +67,9 @@ class GroupState:
     on_settings: Callable[[], object] = staticmethod(lambda: None)
     # Called when a broker did not answer: others may wait for it, too.
     on_silent_broker: Callable[[], object] = staticmethod(lambda: None)
+
+    # The threads of run().
+    threads = 1
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
@@ -83,15 +95,15 @@ class GroupState:
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
         self.buffered = 0
         self.buffered_bytes = 0
-        # run(): how many messages its handlers were done with.
-        self.finished = 0
+        # How many messages the application was done with, and how many of its attempts failed.
+        self.finished = self.failed = 0
         # Since when no pull waits at the broker, because there is no room for what it would bring, monotonic.
         self.full_since: float | None = None
         self.lease_until = 0.0
         # When the application took messages and did not come back; None while it waits in here.
         self.away_since: float | None = None
-        # run(): when each handler at work began, by thread.
-        self.handlers_since: dict[int, float] = {}
+        # run(): the handlers at work, by thread.
+        self.handlers: dict[int, AtWork] = {}
         # Queues lost with progress that was not committed, until a commit() has told of them.
         self.unreported: dict[int, OwnedQueue] = {}
         self.in_run = False
@@ -110,7 +122,16 @@ class GroupState:
 
     def silent_since(self) -> float | None:
         """Return since when the application has not come back, or its oldest handler is at work."""
-        return min(self.handlers_since.values(), default=None) if self.in_run else self.away_since
+        return min([one.since for one in self.at_work()], default=None) if self.in_run else self.away_since
+
+    def at_work(self) -> list[AtWork]:
+        """Return what the application is at work on: in run() each handler, else the first message it has."""
+        return [*self.handlers.values()] if self.in_run else sorted(self._in_hand())[:1]
+
+    def _in_hand(self) -> Iterable[AtWork]:
+        since = self.away_since
+        mine = self.queues.values() if since is not None else ()
+        return [AtWork(since or 0.0, one.queue, one.committable()) for one in mine if one.in_hand]
 
     def want_heartbeat(self) -> None:
         with self.changed:

@@ -24,7 +24,7 @@ from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
 from catmq_client.reading.dispatcher import Dispatcher, Job, Task
 from catmq_client.reading.failure_reports import Reporter
-from catmq_client.reading.state import GroupState
+from catmq_client.reading.state import AtWork, GroupState
 from catmq_client.reading.subscription_settings import Settings
 
 log = logging.getLogger("catmq.consumer")
@@ -91,6 +91,7 @@ class Workers:
         with self._lock:
             wanted = self._state.limits.threads or self._told_threads
             change, self._wanted = wanted - self._wanted, wanted
+            self._state.threads = wanted
         if change < 0:
             self._dispatcher.dismiss(-change)
         for _ in range(change):
@@ -150,7 +151,8 @@ class Workers:
             settings = state.settings_of(job.tasks[0].owned)
             limit_ms = settings.handler_timeout_ms
             dispatcher.begin(job, None if limit_ms is None else limit_ms / 1000)
-            state.handlers_since[job.thread] = job.began
+            first = job.tasks[0].message
+            state.handlers[job.thread] = AtWork(job.began, first.queue, first.offset)
             return True
 
     def _call(self, job: Job) -> None:
@@ -196,6 +198,7 @@ class Workers:
         log.warning("%r: the handler failed, try %d", task.message, slot.tries, exc_info=error)
         state = self._state
         with state.changed:
+            state.failed += 1
             later_s = self._retry_in_place_s(task, settings, slot.tries)
             if self._dispatcher.is_void(task):
                 later_s = 0.0
@@ -239,7 +242,7 @@ class Workers:
     def _leave(self, job: Job) -> None:
         state = self._state
         with state.changed:
-            state.handlers_since.pop(job.thread, None)
+            state.handlers.pop(job.thread, None)
             for task in job.tasks:
                 task.owned.running -= 1
                 if task.owned.revoked_until is not None:

@@ -15,7 +15,7 @@ from catmq_client.message import Message, Source, messages_of
 from catmq_client.options import ShareConsumerOptions
 from catmq_client.reading.fetcher import Pace
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.state import GroupState, lease_clock
+from catmq_client.reading.state import AtWork, GroupState, lease_clock
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.runs import RENEWED_AFTER, HeldRun, Place, RunReport, place_of
 
@@ -53,8 +53,8 @@ class LeaseBook(GroupState):
         self.runs: dict[Place, HeldRun] = {}
         # The most recent lease, s.
         self.lease_s = 30.0
-        # run(): its threads, and how many messages they may have at work.
-        self.threads = self.most_at_work = 1
+        # run(): how many messages its threads may have at work.
+        self.most_at_work = 1
         # How many messages a poll() waits for.
         self.asked = 0
         # When the application last took a message or was done with one, monotonic.
@@ -78,6 +78,10 @@ class LeaseBook(GroupState):
     def silent_since(self) -> None:
         """Return None: messages that the application does not come back from are leased on, or lapse."""
         return
+
+    def _in_hand(self) -> Iterable[AtWork]:
+        runs = self.runs.values()
+        return [AtWork(since, run.queue, one) for run in runs for one, since in run.since.items()]
 
     def all_halted(self) -> bool:
         return self.failure is not None

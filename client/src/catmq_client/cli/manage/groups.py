@@ -8,7 +8,7 @@ from typing import Any
 
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import PAGE
-from catmq_client.admin.shapes import Group, Rebalance
+from catmq_client.admin.shapes import Group, Rebalance, SlowHandler
 from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.declared import options
 from catmq_client.cli.forms import Paint, is_table
@@ -93,6 +93,16 @@ MEMBERS: Columns = {
     "ACTIVE": "active",
     "QUEUES": lambda row: ids(row["queues"]),
 }
+PROCESSES: Columns = {
+    "MEMBER": "name",
+    "THREADS": lambda row: f"{row['process']['busy']} of {row['process']['threads']}",
+    "BUFFERED": lambda row: row["process"]["buffered"],
+    "BUFFERED BYTES": lambda row: row["process"]["buffered_bytes"],
+    "HANDLED": lambda row: row["process"]["handled"],
+    "FAILED": lambda row: row["process"]["failed"],
+    "SLOWEST HANDLER": lambda row: slowest(row["process"]["slowest"]),
+    "REPORTED": span("process_age_ms"),
+}
 PLANNED: Columns = fields("topic queue from to at_once")
 REBALANCES: Columns = {
     "TIME": at("at_ms"),
@@ -112,6 +122,22 @@ def ids(queues: Iterable[int]) -> str:
     return " ".join(map(str, queues))
 
 
+def slowest(handler: SlowHandler | None) -> str:
+    """Return the message that the slowest handler of a process is at work on, and for how long."""
+    if handler is None:
+        return ""
+    return f"{handler['queue']}-{handler['offset']} for {duration(handler['running_ms'])}"
+
+
+def members(group: Group, colours: Paint) -> str:
+    """Return what `catmq group members` prints: the members, and the processes that report on themselves."""
+    processes = [one for one in group["members"] if one.get("process")]
+    parts = [rows_table(group["members"], MEMBERS, colours)]
+    if processes:
+        parts.append(rows_table(processes, PROCESSES, colours))
+    return "\n".join(parts)
+
+
 def longest_pause(row: Rebalance) -> int | None:
     """Return the longest pause of a queue in ms; None: none paused, or all still do."""
     return max((move["pause_ms"] for move in row["moves"] if move["pause_ms"] is not None), default=None)
@@ -122,7 +148,7 @@ def page(group: Group, colours: Paint) -> str:
     parts = (
         facts(group, {**FACTS, **(SHARE_FACTS if group["mode"] == "share" else {})}, colours),
         rows_table(group["subscriptions"], SUBSCRIPTIONS, colours),
-        rows_table(group["members"], MEMBERS, colours),
+        members(group, colours),
     )
     return "\n".join(parts)
 
@@ -232,6 +258,13 @@ NOUN = Noun(
             (NAME,),
             lambda admin, args: admin.group(args.name),
             page=page,
+        ),
+        detail(
+            "members",
+            "show the members of a group, and what their processes do",
+            (NAME,),
+            lambda admin, args: admin.group(args.name),
+            page=members,
         ),
         action(
             "delete",

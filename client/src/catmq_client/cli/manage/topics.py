@@ -71,6 +71,13 @@ FACTS: Columns = {
     **fields("owners description"),
     "created": at("created_at_ms"),
 }
+PRODUCERS: Columns = {
+    "PRODUCER": "name",
+    **fields("address sdk"),
+    "LAST HOUR": "messages_last_hour",
+    "LAST MESSAGE": at("last_seen_at_ms"),
+    "FIRST MESSAGE": at("first_seen_at_ms"),
+}
 LAYOUT = fields("queue number node state")
 QUEUES: Columns = {
     **LAYOUT,
@@ -237,6 +244,13 @@ NOUN = Noun(
             lambda admin, args: admin.delete_send_token(args.name, args.token),
             done="send token {token} of topic {name} deleted",
             asks="send token",
+        ),
+        listing(
+            "producers",
+            "list who sent to a topic in the last 7 days",
+            (NAME,),
+            lambda admin, args: iter(admin.producers(args.name)),
+            columns=PRODUCERS,
         ),
         topic_sql.VERB,
     ),
