@@ -25,7 +25,8 @@ from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Draining, Invalid, NodeUnavailable
 from metadata.grouping import grouped
-from metadata.groups import ownership
+from metadata.groups import handling_traces, ownership
+from metadata.groups.handling_traces import Attempt
 
 HOLD_MS = 7_000  # these clients wait 10 s for an answer
 IDLE_HOLD_S = 2.0  # the pause of these clients between two commits where nothing is configured
@@ -64,6 +65,7 @@ class PullData(JavaEndpoint):
         if pulled is None:
             return {"msgs": []}
         metrics.count_pulled(consumer.group_id, [pulled])
+        _trace(consumer, pulled)
         return {"msgs": [_message(one) for one in pulled.messages]}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
@@ -97,6 +99,17 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int) -> PulledQ
     if found.state == "corrupt":
         raise NodeUnavailable(f"Queue {queue} contradicts itself: the log of the broker and verify say how.")
     return found
+
+
+def _trace(consumer: ConsumerId, pulled: PulledQueue) -> None:
+    """Note to whom messages were delivered, if the group traces them: more these clients do not tell."""
+    group, queue = consumer.group_id, pulled.queue
+    if handling_traces.percent(group_id=group, queue=queue):
+        attempts = [
+            Attempt(queue, one.offset, one.attempt, "delivered", ago_ms=0, took_ms=None)
+            for one in pulled.messages
+        ]
+        handling_traces.note(group_id=group, member=consumer.member_id, attempts=attempts)
 
 
 def _message(one: StoredMessage) -> dict[str, Any]:
