@@ -180,6 +180,20 @@ class NewSendToken(SendToken):
 Start = Literal["earliest", "latest"]
 
 
+class Trace(TypedDict):
+    """A sampled attempt at a message; `took_ms` is None if only the delivery is known.
+
+    `outcome`: handled, failed or delivered; `attempt` counts the failed ones before.
+    """
+
+    group: str
+    member: str
+    attempt: int
+    outcome: str
+    at_ms: int
+    took_ms: int | None
+
+
 class TopicProducer(TypedDict):
     """An API key that sent to a topic, from an address, with a client; times are ms since 1970 UTC."""
 
