@@ -64,7 +64,7 @@ class Messages(Endpoint):
 class Traces(Endpoint):
     @operation("listTraces", tag="messages", query=TracesQuery, answer=list_of("traces", TraceAnswer))
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Which members handled a message, when and for how long, if it is in the sample of their group."""
+        """Members that handled a message, when and for how long, if it is in the sample of their group."""
         (one,) = browse.by_id(
             topic=topic, message_id=call.query(TracesQuery).message_id, actor=call.actor
         ).messages

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
+from catmq_client.admin.activity_shapes import TopicProducer, Trace
 from catmq_client.admin.calls import Calls, given, path_of, with_bytes
 from catmq_client.admin.dead_letters import DeadLetters
 from catmq_client.admin.definition_shapes import Definitions, Imported
@@ -37,9 +38,7 @@ from catmq_client.admin.shapes import (
     Subscription,
     TagMatches,
     Topic,
-    TopicProducer,
     TopicRow,
-    Trace,
 )
 from catmq_client.http.transport import Transport, api_path
 

@@ -63,9 +63,8 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._own_transport: HttpTransport | None = None
         if transport is None:
-            transport = self._own_transport = HttpTransport(
-                urls, api_key=api_key, verify=verify, proxies=proxies, compression=compression
-            )
+            own = {"api_key": api_key, "verify": verify, "proxies": proxies, "compression": compression}
+            transport = self._own_transport = HttpTransport(urls, **own)  # type: ignore[arg-type]
         self._transport = transport
         self._pid = os.getpid()
         self._started = False

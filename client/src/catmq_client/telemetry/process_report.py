@@ -23,7 +23,7 @@ class AtWork(NamedTuple):
 
 
 class Process(Protocol):
-    """What is reported of a consumer."""
+    """A consumer as its report sees it."""
 
     threads: int
     buffered: int
