@@ -209,6 +209,21 @@ def test_what_no_application_got_is_delivered_again_and_the_lease_does_not_count
     assert (again["a"], again["b"]) == (2, 1)
 
 
+def test_a_whole_run_that_no_application_got_has_a_grant_that_nobody_knew(broker: Broker, queue: int) -> None:
+    """Else a report that is repeated would end the lease of who has it by then."""
+    member, other = ShareMember.join(broker), ShareMember.join(broker, name="s2")
+    send(broker, "a")
+    (first,) = member.lease()
+    assert member.report(about(first, unseen=[0])) == ["ok"]
+    assert member.report(about(first, unseen=[0])) == ["lost"], "it is not counted twice"
+    (again,) = other.lease()
+    assert (again["deliveries"], again["grant"] != first["grant"]) == (1, True)
+    assert other.report(about(again, unseen=[0])) == ["ok"]
+    (third,) = member.lease()
+    assert other.report(about(again, unseen=[0])) == ["lost"]
+    assert member.report(about(third, finished=[[0, 1]])) == ["ok"]
+
+
 def test_a_stopped_group_gets_nothing_and_is_told_so(broker: Broker, queue: int) -> None:
     member = ShareMember.join(broker)
     send(broker, "a")

@@ -150,8 +150,8 @@ def test_released_offsets_become_runs_of_their_own(queue: int) -> None:
     parts = leave(run, (2, 3), (5, 7), lease=Lease())
     assert parts is not None
     assert [(part.first, part.end, part.deliveries, part.grant_no) for part in parts] == [
-        (2, 3, 2, 1),
-        (5, 7, 2, 1),
+        (2, 3, 2, 2),
+        (5, 7, 2, 2),
     ]
     assert due(queue) == parts
     assert standing(queue) == [run._replace(done=0b1100100), *parts]

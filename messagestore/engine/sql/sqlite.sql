@@ -666,7 +666,7 @@ DELETE FROM share_run
 -- It follows the statement that made the offsets leave another run, or another of these.
 -- name: add_run
 INSERT INTO share_run (group_id, queue_id, first_offset, end_offset, epoch, grant_no, owner, lease_until, deliveries)
-SELECT :group_id, :queue, :first_offset, :end_offset, :epoch, 1, :owner,
+SELECT :group_id, :queue, :first_offset, :end_offset, :epoch, :grant_no, :owner,
        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000, :deliveries WHERE changes() = 1
 
 -- name: release_run

@@ -197,7 +197,8 @@ def leave(
     """Let offsets leave a run, in one transaction; None, and nothing is done, if it is not as it was read.
 
     With a `lease` each stretch of them becomes a run of its own, leased so and delivered so often; these are
-    returned. Without one they are finished. The row goes with its last offset.
+    returned. Without one they are finished. The row goes with its last offset. Numbers of leases go on from
+    those of the run: one that leaves whole and comes back must not get a number that somebody knows.
     """
     done = run.done | bits
     values = {**_guard(group_id, run), "done": sharing.row_of(done, length=run.length)}
@@ -211,7 +212,7 @@ def leave(
 
 def _parts(run: Run, bits: int, lease: Lease, deliveries: int) -> list[Run]:
     return [
-        Run(run.queue, first, end, run.epoch, 1, lease.owner, deliveries)
+        Run(run.queue, first, end, run.epoch, run.grant_no + 1, lease.owner, deliveries)
         for first, end in sharing.spans_of(bits, first=run.first)
     ]
 
@@ -225,6 +226,7 @@ def _added(session: Session, group_id: int, part: Run, lease: Lease) -> Step:
         first_offset=part.first,
         end_offset=part.end,
         epoch=part.epoch,
+        grant_no=part.grant_no,
         owner=part.owner,
         lease_us=1000 * lease.lease_ms,
         deliveries=part.deliveries,
