@@ -16,10 +16,14 @@ from metadata.redrive_rows import RedriveView
 
 
 class DeadQuery(Query, kw_only=True):
-    """A page of dead letters, newest first. Filters: topic, error. `after`: `next` of the previous page."""
+    """A page of dead letters, newest first. Filters: topic, error, key. `after`: `next` of the previous page.
+
+    With `key`, a page looks at 10,000 dead letters of each node. It may be empty while `next` is set.
+    """
 
     topic: str | None = None
     error: str | None = None
+    key: str | None = None
     after: str = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 

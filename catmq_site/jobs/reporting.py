@@ -61,7 +61,9 @@ def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
     chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
     nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
     queues = {one.name: [queue.queue for queue in one.queues] for one in chosen}
-    return {"topics": [one.name for one in chosen], "nodes": nodes, "queues": queues}
+    departments = {one.name: one.department for one in chosen}
+    names = [one.name for one in chosen]
+    return {"topics": names, "nodes": nodes, "queues": queues, "departments": departments}
 
 
 def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from messagestore.tables.shapes import Head
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.errors import CatmqError, Invalid
+from metadata.grouping import grouped
 from metadata.groups import subscribers
 from metadata.monitoring import metrics_history
 from metadata.rules import reports
@@ -133,12 +134,32 @@ def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
             }
 
 
+def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
+    """Yield what the topics of each department got and hold, and how many groups read them."""
+    for department, mine in sorted(grouped((one.department, one) for one in chosen).items()):
+        queues = [(topic, queue) for topic in mine for queue in topic.queues]
+        rows = [row for topic, queue in queues for row in _of_queue(topic, queue, _recent(queue, days))]
+        problems = [row["problem"] for row in rows if row["problem"]]
+        yield {
+            "department": department,
+            "topics": len(mine),
+            "queues": len(queues),
+            "groups": len({one.group_id for topic in mine for one in subscribers.readings(topic.id)}),
+            "messages": sum(row.get("messages", 0) for row in rows),
+            "bytes": sum(row.get("bytes", 0) for row in rows),
+            "held": sum(row.get("held", 0) for row in rows),
+            "held_bytes": sum(row.get("held_bytes", 0) for row in rows),
+            "problem": problems[0] if problems else "",
+        }
+
+
 REPORTS: Mapping[str, Callable[[Iterable[TopicView], int], Iterator[Row]]] = {
     "volume": volume,
     "size_and_expiry": size_and_expiry,
     "topics": topics_,
     "capacity": capacity,
     "latency": latency,
+    "departments": departments,
 }
 
 
@@ -186,8 +207,9 @@ def _recent(queue: QueueView, days: int) -> Look:
         rows = sum(min(one.end, head.head) - one.first for one in parts if one.first < head.head)
         size = sum(one.bytes for one in parts if one.first < head.head)
         each = size / rows if rows else _row_bytes(session, queue, head)
-        messages = head.head - first
-        return [{"messages": messages, "held": head.head - head.low, "bytes": int(messages * each)}]
+        messages, held = head.head - first, head.head - head.low
+        sizes = {"bytes": int(messages * each), "held_bytes": int(held * each)}
+        return [{"messages": messages, "held": held, **sizes}]
 
     return look
 

@@ -34,6 +34,7 @@ from metadata.rules.groups.delivery import Delivery
 
 T = TypeVar("T")
 MAX_LIMIT = 1_000  # in a page, and ids in a request
+SCAN = 10_000  # dead letters of a node that a page of one key looks at
 CHUNK = 500  # rows in one transaction
 MOST_CHUNKS = 200  # that a pass of `expire`, or a request to drop, deletes on a node
 _END = Place(253_402_300_799_000, 1 << 62)  # behind every message: at the end of the year 9999
@@ -152,9 +153,18 @@ def _is_number(text: str) -> bool:
 
 
 def page(
-    *, group: str, actor: Actor, topic: str | None = None, error: str | None = None, after: str, limit: int
+    *,
+    group: str,
+    actor: Actor,
+    topic: str | None = None,
+    error: str | None = None,
+    key: str | None = None,
+    after: str,
+    limit: int,
 ) -> DeadPage:
-    """The dead of a group, of one topic or kind of error, the newest first. Needs `manage` on the group.
+    """The dead of a group, of one topic, kind of error or key, the newest first. Needs `manage` on the group.
+
+    With a key a page looks at SCAN of each node; it may have few messages or none while `next` is set.
 
     Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
     """
@@ -162,16 +172,30 @@ def page(
     check_limit(limit)
     from_node, place = _parsed(after)
     found: list[tuple[int, DeadRow]] = []
+    ends: list[tuple[int, int, int]] = []  # where the scans of nodes ended: (died_at_ms, node, id)
 
     def read(session: Session, info: NodeInfo) -> None:
-        before = _before(place, from_node, info.id)
-        rows = dead_letter_sql.list_dead(session, kept=kept, before=before, most=limit + 1)
+        before, most = _before(place, from_node, info.id), limit + 1
+        if key is None:
+            rows = dead_letter_sql.list_dead(session, kept=kept, before=before, most=most)
+        else:
+            rows, end = dead_letter_sql.search_dead(
+                session, kept=kept, key=key, before=before, scan=SCAN, most=most
+            )
+            if end is not None:
+                ends.append((end.died_at_ms, info.id, end.id))
         found.extend((info.id, row) for row in rows)
 
     away = ask(sweeping.retry_nodes(), read)
-    found.sort(key=lambda one: (one[1].died_at_ms, one[0], one[1].id), reverse=True)
-    shown = tuple(as_message(node_id, row) for node_id, row in found[:limit])
-    return DeadPage(shown, _next(found, limit), away)
+    found.sort(key=_order, reverse=True)
+    end = max(ends, default=None)  # older ones of other nodes come after what this node has not looked at
+    seen = found if end is None else [one for one in found if _order(one) >= end]
+    following = _next(seen, limit) or (None if end is None else "{}-{}-{}".format(*end))
+    return DeadPage(tuple(as_message(*one) for one in seen[:limit]), following, away)
+
+
+def _order(one: tuple[int, DeadRow]) -> tuple[int, int, int]:
+    return one[1].died_at_ms, one[0], one[1].id
 
 
 def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tuple[str, ...]:

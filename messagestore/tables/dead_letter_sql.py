@@ -97,6 +97,22 @@ def list_dead(session: Session, *, kept: DeadFilter, before: Place, most: int) -
     return [DeadRow(*row) for row in rows_of(session, "list_dead", **values)]
 
 
+def search_dead(
+    session: Session, *, kept: DeadFilter, key: str, before: Place, scan: int, most: int
+) -> tuple[list[DeadRow], Place | None]:
+    """At most so many with a key among the next `scan` ones before a place, and where the scan ended.
+
+    That is None if nothing is left behind it.
+    """
+    values = _which(session, kept)
+    values |= {"until_ms": before.died_at_ms, "below": before.id}
+    last = rows_of(session, "find_dead_stretch", **values, skipped=scan - 1)
+    end = Place(last[0][1], last[0][0]) if last else None
+    begin = end or START
+    values |= {"from_ms": begin.died_at_ms, "from_id": begin.id, "msg_key": key, "most": most}
+    return [DeadRow(*row) for row in rows_of(session, "search_dead", **values)], end
+
+
 def summarize_dead(session: Session, *, kept: DeadFilter) -> list[ErrorCount]:
     return [ErrorCount(*row) for row in rows_of(session, "summarize_dead", **_which(session, kept))]
 

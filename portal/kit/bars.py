@@ -42,6 +42,7 @@ DRAWINGS: Mapping[str, Drawing] = {
         "lasts",
         joined=max,
     ),
+    "departments": Drawing(lazy("Messages by department"), ("department",), ("messages",), "number"),
 }
 
 

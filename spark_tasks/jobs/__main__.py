@@ -24,6 +24,7 @@ RUNS = {
     "archive": archive.run,
     "replay": replay.run,
     "report_capacity": reports.capacity,
+    "report_departments": reports.departments,
     "report_latency": report_latency.run,
     "report_size_and_expiry": reports.size_and_expiry,
     "report_topics": reports.topics,

@@ -136,6 +136,13 @@ def test_what_nodes_get_a_day(changes: Changes, stage: Stage, scan: Report) -> N
     assert (row["total_bytes"], row["days_until_full"]) == (None, None), "it has no capacity"
 
 
+def test_what_departments_get(changes: Changes, scan: Report) -> None:
+    topic, sent = changes
+    (row,) = scan("departments", "--topic", topic, "--days", "1", days=1, departments={topic: ""})
+    assert (row["department"], row["topics"], row["messages"]) == ("", 1, len(sent))
+    assert row["bytes"] == sum(len(json.dumps(one)) + 60 for one in sent)
+
+
 def test_reports_and_their_runs_are_kept(changes: Changes, stage: Stage) -> None:
     said = stage.server.manage("report", "topics", "--topic", changes[0])
     number = said.rsplit("Kept as report ", 1)[1].strip().rstrip(".")

@@ -564,6 +564,24 @@ SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), a
    AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
  ORDER BY died_at DESC, id DESC LIMIT :most
 
+-- Dead letters with a key have no index of their own: a bounded stretch of them is read, newest first.
+-- name: find_dead_stretch
+SELECT id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED) FROM dead_message FORCE INDEX ({by})
+ WHERE {where} AND died_at <= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND
+   AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
+ ORDER BY died_at DESC, id DESC LIMIT 1 OFFSET :skipped
+
+-- name: search_dead
+SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), attempts, error_class, error,
+       origin, msg_key, tag, trace_id, LENGTH(body)
+  FROM dead_message FORCE INDEX ({by})
+ WHERE {where} AND died_at <= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND
+   AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
+   AND died_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND
+   AND (died_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND OR id >= :from_id)
+   AND msg_key = :msg_key
+ ORDER BY died_at DESC, id DESC LIMIT :most
+
 -- name: summarize_dead
 SELECT topic_id, error_class, COUNT(*), CAST(UNIX_TIMESTAMP(MIN(died_at)) * 1000 AS SIGNED),
        CAST(UNIX_TIMESTAMP(MAX(died_at)) * 1000 AS SIGNED)

@@ -393,6 +393,19 @@ SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, ms
  WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)
  ORDER BY died_at DESC, id DESC LIMIT :most
 
+-- Dead letters with a key have no index of their own: a bounded stretch of them is read, newest first.
+-- name: find_dead_stretch
+SELECT id, died_at FROM dead_message INDEXED BY {by}
+ WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)
+ ORDER BY died_at DESC, id DESC LIMIT 1 OFFSET :skipped
+
+-- name: search_dead
+SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, msg_key, tag, trace_id, LENGTH(body)
+  FROM dead_message INDEXED BY {by}
+ WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)
+   AND died_at >= :from_ms AND (died_at > :from_ms OR id >= :from_id) AND msg_key = :msg_key
+ ORDER BY died_at DESC, id DESC LIMIT :most
+
 -- name: summarize_dead
 SELECT topic_id, error_class, COUNT(*), MIN(died_at), MAX(died_at)
   FROM dead_message INDEXED BY dead_message_both WHERE {where} GROUP BY topic_id, error_class

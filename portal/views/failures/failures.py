@@ -41,10 +41,17 @@ MOST_REDRIVES = 5
 def failures(request: HttpRequest, name: str) -> HttpResponse:
     """One group's failed and dead messages."""
     topic, error = request.GET.get("topic") or None, request.GET.get("error") or None
+    key = request.GET.get("key") or None
     who = actor(request)
     waiting = pending.waiting(group=name, actor=who, topic=topic, limit=SHOWN)
     found = dead_letters.page(
-        group=name, topic=topic, error=error, after=request.GET.get("after", ""), limit=SHOWN, actor=who
+        group=name,
+        topic=topic,
+        error=error,
+        key=key,
+        after=request.GET.get("after", ""),
+        limit=SHOWN,
+        actor=who,
     )
     summary = dead_letters.summary(group=name, topic=topic, actor=who)
     return pages.show(
@@ -56,13 +63,14 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
         name=name,
         topic=topic,
         error=error,
-        actions=_actions(name, topic, error, count=_count(summary, error)),
+        key=key,
+        actions=[] if key else _actions(name, topic, error, count=_count(summary, error)),
         away=sorted({*waiting.away, *found.away, *summary.away}),
         waiting=_waiting(waiting),
         errors=_errors(name, summary),
         dead=found.messages,
         table=_dead(name, found),
-        following=_link(topic=topic, error=error, after=found.next) if found.next else "",
+        following=_link(topic=topic, error=error, key=key, after=found.next) if found.next else "",
         redrives=_redrives(redrive_rows.page(group=name, limit=MOST_REDRIVES, actor=who)),
     )
 

@@ -32,6 +32,7 @@ MEANING: dict[str, Text] = {
     "topics": lazy("Topics that nobody uses, or with too many or too few queues"),
     "capacity": lazy("How full the nodes are, and when they will be full"),
     "latency": lazy("How long messages wait until groups read them"),
+    "departments": lazy("Topics, groups, messages and sizes by department"),
 }
 
 

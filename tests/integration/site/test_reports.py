@@ -12,10 +12,13 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catmq_site.jobs import daily, reporting, spark
+from messagestore.engine.messages import NewMessage
 from messagestore.inspect import light_reports
-from messagestore.topology import topics
+from messagestore.produce.publish import publish
+from messagestore.topology import subscriptions, topics
 from metadata import actors
 from metadata.cache import snapshot
+from metadata.groups import groups
 from metadata.models import DbNode, Report
 
 ACTOR = actors.command("test")
@@ -35,6 +38,36 @@ def test_a_report_is_written_as_csv(topic: str, tmp_path: Path) -> None:
     with path.open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["topic"], row["queues"], row["verdict"]) == (topic, "2", "zombie")
+
+
+def test_departments_have_the_sums_of_their_topics(topic: str) -> None:
+    for name, department in (("bills", "sales"), ("refunds", "sales")):
+        topics.create(name=name, queues=1, settings={"department": department}, actor=ACTOR)
+        groups.create(name=f"{name}-readers", actor=ACTOR)
+    snapshot.refresh()
+    for reader, read in (
+        ("bills-readers", "bills"),
+        ("bills-readers", "refunds"),
+        ("refunds-readers", "bills"),
+    ):
+        subscriptions.create(group=reader, topic=read, start="earliest", actor=ACTOR)
+    snapshot.refresh()
+    for name in ("bills", "refunds", "refunds"):
+        publish(topic=name, messages=[NewMessage(body=b"x" * 100)], batch_id=None, actor=ACTOR)
+    nobody, sales = light_reports.make(name="departments", topic=None, days=1, actor=ACTOR)
+    assert (nobody["department"], nobody["topics"], nobody["queues"], nobody["groups"]) == ("", 1, 2, 0)
+    assert (nobody["messages"], nobody["held"], nobody["bytes"]) == (0, 0, 0)
+    assert (sales["department"], sales["topics"], sales["queues"], sales["groups"]) == ("sales", 2, 2, 2)
+    assert (sales["messages"], sales["held"], sales["problem"]) == (3, 3, "")
+    assert sales["bytes"] == sales["held_bytes"] >= 300
+
+
+def test_a_department_says_which_node_is_away(topic: str) -> None:
+    DbNode.objects.filter(name="main").update(quarantined="it was restored")
+    snapshot.evict()
+    snapshot.refresh()
+    (row,) = light_reports.make(name="departments", topic=None, days=1, actor=ACTOR)
+    assert "main" in row["problem"]
 
 
 def test_a_report_is_written_as_parquet(topic: str, tmp_path: Path) -> None:

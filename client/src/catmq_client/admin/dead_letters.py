@@ -109,10 +109,17 @@ class DeadLetters(Calls):
         return cast(Retries, self._call("GET", _path(group, "failed"), params=params))
 
     def messages(
-        self, group: str, *, topic: str | None = None, error: str | None = None, page: int = PAGE
+        self,
+        group: str,
+        *,
+        topic: str | None = None,
+        error: str | None = None,
+        key: str | None = None,
+        page: int = PAGE,
     ) -> Iterator[DeadLetter]:
         """Return the dead letters of a group, newest first; `error` is the `error_class` of the messages."""
-        return self._pages(_path(group, "dead"), "messages", limit=page, topic=topic, error=error)
+        path = _path(group, "dead")
+        return self._pages(path, "messages", limit=page, topic=topic, error=error, key=key)
 
     def summary(self, group: str, *, topic: str | None = None) -> DeadLetterSummary:
         """Count the dead letters of each kind."""

@@ -155,9 +155,9 @@ NOUN = Noun(
         listing(
             "list",
             "list dead letters of a group, newest first",
-            (GROUP, ONLY_TOPIC, ERROR, limit(50)),
+            (GROUP, ONLY_TOPIC, ERROR, Argument("--key KEY", "only this key"), limit(50)),
             lambda admin, args: admin.dead_letters.messages(
-                args.group, topic=args.topic, error=args.error, page=min(args.limit, 500)
+                args.group, topic=args.topic, error=args.error, key=args.key, page=min(args.limit, 500)
             ),
             columns=LIST,
         ),
