@@ -179,7 +179,7 @@ def test_url_and_key_may_stand_before_or_after_the_command() -> None:
     [
         ("grup list", "'grup' (choose from topic, group, subscribe,"),
         ("grup list", "; did you mean group?"),
-        ("group stpo g", "'stpo' (choose from create, list, show, members, delete, set, pause, resume, rebalance, "),
+        ("group stpo g", "'stpo' (choose from create, list, show, members, delete, set, pause, resume, "),
         ("send t hello --ky k", "unrecognized arguments: --ky k; did you mean --key?"),
         ("consume t --grup g", "are required: --group (--grup is unknown; did you mean --group?)"),
         ("quota tpic t", "'tpic' (choose from topic, key); did you mean topic?"),
