@@ -26,6 +26,7 @@ urlpatterns = [
     # Producing and looking
     path("api/v1/topics/<str:topic>/messages", messages.Messages.as_view()),
     path("api/v1/topics/<str:topic>/delayed", messages.Delayed.as_view()),
+    path("api/v1/topics/<str:topic>/traces", messages.Traces.as_view()),
     path("api/v1/messages/<str:message_id>", messages.Message.as_view()),
     # Consuming
     path("api/v1/groups/<str:group>/consumers", consumers.Consumers.as_view()),
@@ -35,6 +36,7 @@ urlpatterns = [
     path("api/v1/consumers/<str:consumer>/pull", consumers.Pull.as_view()),
     path("api/v1/consumers/<str:consumer>/commit", consumers.Commit.as_view()),
     path("api/v1/consumers/<str:consumer>/failures", consumers.Failures.as_view()),
+    path("api/v1/consumers/<str:consumer>/traces", consumers.Traces.as_view()),
     path("api/v1/consumers/<str:consumer>/share", endpoints.Share.as_view()),
     path("api/v1/consumers/<str:consumer>/share/done", endpoints.ShareDone.as_view()),
     # Managing

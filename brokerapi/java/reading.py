@@ -27,7 +27,8 @@ from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Draining, Invalid, NodeUnavailable
 from metadata.grouping import grouped
-from metadata.groups import ownership
+from metadata.groups import handling_traces, ownership
+from metadata.groups.handling_traces import Attempt
 from metadata.membership import java_pulls
 
 HOLD_MS = 8_000  # these clients wait 10 s for an answer
@@ -71,6 +72,7 @@ class PullData(JavaEndpoint):
         metrics.count_pulled(consumer.group_id, [pulled])
         if pulled.messages:
             java_pulls.note(consumer, queue, pulled.messages[-1].offset + 1)
+        _trace(consumer, pulled)
         return {"msgs": [_message(one) for one in pulled.messages]}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
@@ -132,6 +134,17 @@ def _note_empty(name: int, epoch: int, offset: int) -> None:
     if len(_empty) >= MOST_KNOWN:
         _empty.clear()
     _empty[name] = (epoch, offset)
+
+
+def _trace(consumer: ConsumerId, pulled: PulledQueue) -> None:
+    """Note to whom messages were delivered, if the group traces them: more these clients do not tell."""
+    group, queue = consumer.group_id, pulled.queue
+    if handling_traces.percent(group_id=group, queue=queue):
+        attempts = [
+            Attempt(queue, one.offset, one.attempt, "delivered", ago_ms=0, took_ms=None)
+            for one in pulled.messages
+        ]
+        handling_traces.note(group_id=group, member=consumer.member_id, attempts=attempts)
 
 
 def _message(one: StoredMessage) -> dict[str, Any]:

@@ -337,7 +337,8 @@ def commit_answer(committed: Sequence[positions.Committed], generation: int) -> 
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
-    The broker itself applies the filter `tags` and the delay.
+    The broker itself applies the filter `tags` and the delay. `trace_percent`: share of the messages of which
+    the member reports how it handled them; none without it.
     """
 
     ordered: bool
@@ -352,6 +353,7 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     handler_batch: int | UnsetType = UNSET
     max_poll_records: int | UnsetType = UNSET
     fetch_max_wait_ms: int | UnsetType = UNSET
+    trace_percent: int = 0
 
 
 def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, DeliverySettings]:

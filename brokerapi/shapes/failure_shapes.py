@@ -1,17 +1,18 @@
-"""Reporting messages whose handler failed."""
+"""Reports of members: messages whose handler failed, and how sampled ones were handled."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request
+from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from messagestore.engine.messages import MOST_DELAY_MS
 from messagestore.retries.failures import Failure, Report
 from metadata.config import config
 from metadata.errors import Invalid
+from metadata.groups.handling_traces import Attempt
 from metadata.rules.groups.sharing import Grant
 
 MAX_TIME_MS = (1 << 48) - 1
@@ -114,3 +115,37 @@ def failures_answer(report: Report) -> FailuresAnswer:
         dead=[DeadMessage(**one._asdict()) for one in report.dead],
         refused=[RefusedMessage(**one._asdict()) for one in report.refused],
     )
+
+
+MOST_TRACES = 500  # of one report
+
+
+class HandledMessage(Request, kw_only=True):
+    """An attempt at a message, which began `ago_ms` before the report; `attempt` counts the failed ones
+    before it. Of a retry, queue and offset are those of its origin.
+    """
+
+    queue: Id
+    offset: Id
+    attempt: Id = 0
+    outcome: Literal["handled", "failed"]
+    ago_ms: Id
+    took_ms: Id
+
+
+class TracesRequest(Request, kw_only=True):
+    """Messages that a member handled. Brokers keep those of the sample that `trace_percent` asks for:
+    CRC-32 of the ASCII text `<queue>-<offset>`, modulo 100, is below it."""
+
+    member: ShortText
+    traces: Annotated[list[HandledMessage], Meta(max_length=MOST_TRACES)]
+
+    def attempts(self) -> list[Attempt]:
+        """Return the attempts for the layer below."""
+        return [
+            Attempt(one.queue, one.offset, one.attempt, one.outcome, one.ago_ms, one.took_ms)
+            for one in self.traces
+        ]
+
+
+TRACES = Body(TracesRequest)

@@ -276,6 +276,12 @@ def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> 
     ]
 
 
+class TracesQuery(Request, kw_only=True):
+    """The message, by its id."""
+
+    message_id: str
+
+
 class MessagesAnswer(Answer, kw_only=True):
     """Messages, and how many were scanned. `next` is the `offset` of the next page of a queue, or the `after`
     of the next page of a search; null: none."""

@@ -10,6 +10,7 @@ from brokerapi.shapes.fields import Answer, Change, Count, Flag, Number, Request
 from messagestore.inspect.read_plans import PlannedNode, PlannedQueue
 from messagestore.topology import queues
 from messagestore.topology.topics import TopicState
+from metadata.groups.handling_traces import TraceView
 from metadata.rules.settings import TOPIC
 from metadata.topics.producers import ProducerView
 from metadata.topics.send_tokens import SendTokenView
@@ -95,6 +96,18 @@ class ProducerAnswer(Answer):
     first_seen_at_ms = Number(help_text="time of its first message, ms since 1970 UTC")
     last_seen_at_ms = Number(help_text="time of its last message, to about 20 s, ms since 1970 UTC")
     messages_last_hour = Number(help_text="estimated number of messages that it sent in the last hour")
+
+
+class TraceAnswer(Answer):
+    """An attempt at a message that was in the sample of a group."""
+
+    view = TraceView
+    shown = "group"
+    member = Text(help_text="name of the member, or its instance")
+    attempt = Number(help_text="failed attempts before this one")
+    outcome = Text(help_text="handled, failed, or delivered if nothing else is known")
+    at_ms = Number(help_text="time when it began, ms since 1970 UTC")
+    took_ms = Number(allow_null=True, help_text="how long it took; null if that is not known")
 
 
 class ExpandRequest(Request):

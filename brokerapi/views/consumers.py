@@ -27,12 +27,13 @@ from brokerapi.shapes.consumer_shapes import (
     RegisterRequest,
     delivery_settings,
 )
-from brokerapi.shapes.failure_shapes import FAILURES, FailuresAnswer, FailuresRequest
+from brokerapi.shapes.failure_shapes import FAILURES, TRACES, FailuresAnswer, FailuresRequest, TracesRequest
 from messagestore.consume import node_owners, positions
 from messagestore.retries import failures
 from messagestore.topology import membership
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Unrecorded
+from metadata.groups import handling_traces
 from metadata.membership import consumers
 
 
@@ -110,6 +111,15 @@ class Commit(Endpoint):
         committed = positions.commit(consumer=member, offsets=asked.positions())
         metrics.count_committed(member.group_id, committed)
         return call.answer(consumer_shapes.commit_answer(committed, positions.generation(consumer=member)))
+
+
+class Traces(Endpoint):
+    @operation("reportTraces", tag="consumers", request=TracesRequest, status=204)
+    def post(self, call: Call, consumer: str) -> HttpResponse:
+        """Reports how sampled messages were handled. What is too much is dropped; do not repeat a report."""
+        member, asked = call.consumer(consumer), call.read(TRACES)
+        handling_traces.note(group_id=member.group_id, member=asked.member, attempts=asked.attempts())
+        return call.done()
 
 
 class Failures(Endpoint):

@@ -6,13 +6,22 @@ from django.http import HttpResponse
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, longpoll, metrics
-from brokerapi.schema import operation
+from brokerapi.schema import list_of, operation
 from brokerapi.shapes import delayed_shapes, message_shapes
 from brokerapi.shapes.delayed_shapes import DelayedAnswer, DelayedQuery
-from brokerapi.shapes.message_shapes import SEND, BrowseQuery, MessagesAnswer, SendAnswer, SendRequest
+from brokerapi.shapes.message_shapes import (
+    SEND,
+    BrowseQuery,
+    MessagesAnswer,
+    SendAnswer,
+    SendRequest,
+    TracesQuery,
+)
+from brokerapi.shapes.topic_shapes import TraceAnswer
 from messagestore.inspect import browse, search
 from messagestore.produce import delayed_admin, publish
 from metadata.errors import Invalid
+from metadata.groups import handling_traces
 
 
 class Messages(Endpoint):
@@ -50,6 +59,17 @@ class Messages(Endpoint):
                 "queue", "is missing: give queue (and offset), message_id, or search conditions"
             )
         return call.answer(message_shapes.browsed(found, call.kind))
+
+
+class Traces(Endpoint):
+    @operation("listTraces", tag="messages", query=TracesQuery, answer=list_of("traces", TraceAnswer))
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """Members that handled a message, when and for how long, if it is in the sample of their group."""
+        (one,) = browse.by_id(
+            topic=topic, message_id=call.query(TracesQuery).message_id, actor=call.actor
+        ).messages
+        found = handling_traces.of_message(queue=one.queue, offset=one.offset, actor=call.actor)
+        return call.answer({"traces": [TraceAnswer.of(trace) for trace in found]})
 
 
 class Message(Endpoint):

@@ -87,7 +87,7 @@ class SendToken(Endpoint):
 class Producers(Endpoint):
     @operation("listProducers", tag="topics", answer=list_of("producers", ProducerAnswer))
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Who sent to a topic in the last seven days, the last one first; at most 200."""
+        """The producers that sent to a topic in the last seven days, the last one first; at most 200."""
         found = producers.of_topic(topic=topic, actor=call.actor)
         return call.answer({"producers": [ProducerAnswer.of(one) for one in found]})
 

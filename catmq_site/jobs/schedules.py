@@ -25,7 +25,7 @@ from metadata.brokers import broker_rows
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import audit
-from metadata.groups import commits, offset_resets
+from metadata.groups import commits, handling_traces, offset_resets
 from metadata.jobs import reports, runs
 from metadata.membership import history, rebalance
 from metadata.monitoring import alarms, mails, metrics_history
@@ -102,8 +102,9 @@ def record_lag() -> int:
 
 
 def prune_metrics() -> int:
-    """Delete what is older than it is kept: figures of charts, looks at positions, producers of topics."""
-    return metrics_history.prune() + commits.prune() + size_rows.prune() + producers.prune()
+    """Delete what is older than it is kept: figures of charts, looks at positions, producers, traces."""
+    series = metrics_history.prune() + commits.prune() + size_rows.prune()
+    return series + producers.prune() + handling_traces.prune()
 
 
 def record_sizes() -> int:

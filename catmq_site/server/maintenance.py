@@ -42,6 +42,7 @@ from metadata.db import leases
 from metadata.db.clock import database_now
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, Unavailable
+from metadata.groups import handling_traces
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import consumers, grants, heartbeats, history, java_pulls, rebalance
 from metadata.monitoring import metrics_history
@@ -101,6 +102,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),
         Loop("nodes", 5.0, registry.probe),
         Loop("series", 3.0, metrics_history.flush, metrics_history.flush),
+        Loop("traces", handling_traces.FLUSH_S, handling_traces.flush, handling_traces.flush),
         Loop("producers", producers.FLUSH_S, producers.flush, producers.flush),
         Each("circuits", node_pools.in_use, circuit_loop),
         Loop("rates", quotas.EVERY_S, lambda: quotas.divide(name=process_name())),

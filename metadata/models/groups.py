@@ -108,6 +108,7 @@ class ConsumerGroupTopic(models.Model):
     handler_batch = models.PositiveIntegerField(null=True, blank=True)
     max_poll_records = models.PositiveIntegerField(null=True, blank=True)
     fetch_max_wait_ms = models.PositiveIntegerField(null=True, blank=True)
+    trace_percent = models.PositiveIntegerField(default=0, db_default=0)
     progress = models.BigIntegerField(default=0)
     active_at = models.DateTimeField(null=True, blank=True)
     lag = models.BigIntegerField(null=True, blank=True)

@@ -1,5 +1,5 @@
 """Sample: what went through a topic, or a group's reading of it, in a step of time; CommitLook: positions;
-TopicProducer: who sent it."""
+TopicProducer: who sent it; HandlingTrace: who had a message, when, and for how long."""
 
 from __future__ import annotations
 
@@ -110,3 +110,37 @@ class TopicProducer(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}"
+
+
+class HandlingTrace(models.Model):
+    """A sampled attempt at a message: the member it was delivered to, when, for how long, and the outcome.
+
+    `took_ms` is null where only the delivery is known. Ids instead of foreign keys, as in Sample.
+    """
+
+    class Outcome(models.TextChoices):
+        """Delivered: nothing else is known of it."""
+
+        HANDLED = "handled"
+        FAILED = "failed"
+        DELIVERED = "delivered"
+
+    group_ref = models.BigIntegerField()
+    queue_ref = models.BigIntegerField()
+    message_offset = models.BigIntegerField()
+    member = NameField(max_length=MAX_NAME)
+    attempt = models.PositiveIntegerField(default=0)
+    outcome = models.CharField(max_length=10, choices=Outcome.choices)
+    at = models.DateTimeField(db_index=True)
+    took_ms = models.BigIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("at", "id")
+        constraints = (one_of("outcome", "handled", "failed", "delivered", name="trace_outcome"),)
+        indexes = (
+            models.Index(fields=("queue_ref", "message_offset"), name="trace_message"),
+            models.Index(fields=("group_ref", "id"), name="trace_group"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.queue_ref}-{self.message_offset} by {self.member}"

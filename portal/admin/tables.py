@@ -45,6 +45,13 @@ show(
 )
 show(models.TopicRouting, "topic until_at keyed queues", search="topic__name")
 show(
+    models.HandlingTrace,
+    "at group_ref queue_ref message_offset member attempt outcome took_ms",
+    search="=group_ref =queue_ref =message_offset member",
+    filters="outcome",
+    ordering="-id",
+)
+show(
     models.TopicProducer,
     "topic_ref name address sdk first_seen last_seen messages",
     search="=topic_ref name address sdk",

@@ -10,7 +10,7 @@ import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer, ShareConsumer
 from catmq_client.errors import FieldError, InvalidRequest
-from catmq_client.reading import process_report
+from catmq_client.telemetry import process_report
 from catmq_client.testing import FakeBroker
 from tests.support.shares import send, shared_topic
 from tests.support.simulated import SimulatedBroker

@@ -141,6 +141,13 @@ class Delivery:
         "Maximum fetch wait",
         "Maximum time that a fetch waits for a message.",
     )
+    trace_percent: int = setting(
+        0,
+        Whole(0, 100, "%"),
+        "Traced messages",
+        "Share of the messages of which is recorded which member handled them, when and for how long. Kept "
+        "for 3 days, at most 10,000 attempts of a group; 0: none.",
+    )
 
 
 def retry_delay_s(delays_s: Sequence[int], attempt: int) -> int:

@@ -9,14 +9,15 @@ from django.utils.translation import ngettext
 
 from messagestore.engine.messages import StoredMessage
 from messagestore.inspect.delivery_status import DeliveryStatus
+from metadata.groups.handling_traces import TraceView
 from portal.kit import rows
 from portal.kit.pages import Step, to
 from portal.kit.tables import Text
-from portal.templatetags.shapes import at, count
+from portal.templatetags.shapes import at, count, lasts
 
 
-def steps(stored: StoredMessage, found: Sequence[DeliveryStatus]) -> list[Step]:
-    """Return the steps of a message: sent, stored, and what became of it in each group."""
+def steps(stored: StoredMessage, found: Sequence[DeliveryStatus], traces: Sequence[TraceView]) -> list[Step]:
+    """Return the steps of a message: sent, stored, who had it, and what became of it in each group."""
     place = _("%(queue)s, offset %(offset)s") % {
         "queue": rows.queue_name(stored.queue),
         "offset": count(stored.offset),
@@ -24,6 +25,7 @@ def steps(stored: StoredMessage, found: Sequence[DeliveryStatus]) -> list[Step]:
     return [
         Step(_("Sent"), _sender(stored)),
         Step(_("Stored"), place, stored.stored_at_ms, "ok"),
+        *map(_attempt, traces),
         *(step for one in found for step in _in_group(one)),
     ]
 
@@ -33,6 +35,22 @@ def _sender(stored: StoredMessage) -> Text:
     if stored.trace_id:
         return _("The sender is not recorded; the trace id is %s.") % stored.trace_id
     return _("The sender is not recorded.")
+
+
+def _attempt(one: TraceView) -> Step:
+    """Describe a traced attempt; a member reports it itself, so its clock has no part in the time."""
+    words = {"group": one.group, "member": one.member}
+    title = _("%(group)s: delivered to %(member)s") % words
+    time = lasts(one.took_ms)
+    text = {
+        "handled": _("Handled in %s.") % time,
+        "failed": _("Failed after %s.") % time,
+        "delivered": _("The client does not report how long it took."),
+    }[one.outcome]
+    if one.attempt:
+        text = f"{_('Retry %s.') % count(one.attempt)} {text}"
+    tone = {"handled": "ok", "failed": "warn"}.get(one.outcome, "")
+    return Step(title, text, one.at_ms, tone, to("group", one.group))
 
 
 def _in_group(one: DeliveryStatus) -> Iterator[Step]:

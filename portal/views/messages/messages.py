@@ -18,6 +18,7 @@ from messagestore.topology import topics
 from messagestore.topology.topics import TopicState
 from metadata.actors import Actor
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
+from metadata.groups import handling_traces
 from metadata.listing import topic_lists
 from portal.auth.access import actor, may
 from portal.kit import bodies, outages, pages, places, rows
@@ -249,6 +250,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     statuses = delivery_status.of_message(
         topic=topic, queue=one.queue, offset=one.offset, stored_at_ms=one.stored_at_ms, actor=actor(request)
     )
+    traces = handling_traces.of_message(queue=one.queue, offset=one.offset, actor=actor(request))
     place = places.of_topic(topic, "messages")
     place["crumbs"].append(Link(_("Messages"), f"{to('messages')}?topic={topic}"))
     return pages.show(
@@ -262,7 +264,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         body=body,
         masked=found.masked,
         unread_by_all=not statuses,
-        steps=life.steps(one, statuses),
+        steps=life.steps(one, statuses, traces),
         actions=actions,
     )
 

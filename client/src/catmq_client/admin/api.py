@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
+from catmq_client.admin.activity_shapes import TopicProducer, Trace
 from catmq_client.admin.calls import Calls, given, path_of, with_bytes
 from catmq_client.admin.dead_letters import DeadLetters
 from catmq_client.admin.definition_shapes import Definitions, Imported
@@ -37,7 +38,6 @@ from catmq_client.admin.shapes import (
     Subscription,
     TagMatches,
     Topic,
-    TopicProducer,
     TopicRow,
 )
 from catmq_client.http.transport import Transport, api_path
@@ -151,6 +151,11 @@ class Admin(Calls):
         """Count how many of a topic's last 1,000 messages the filter `tags`, as "new || paid", match."""
         path = path_of("topics", topic=topic) + "/tag-matches"
         return cast(TagMatches, self._call("GET", path, params={"tags": tags}))
+
+    def traces(self, topic: str, message_id: str) -> list[Trace]:
+        """Return who handled a message, when and for how long, as far as it is in the sample of a group."""
+        path = path_of("topics", topic=topic) + "/traces"
+        return cast(list[Trace], self._call("GET", path, params={"message_id": message_id})["traces"])
 
     def read_plan(self, topic: str) -> ReadPlan:
         """Return tables and ranges for a job that reads a topic from its nodes; needs the right admin."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from catmq_client.admin.activity_shapes import ProcessReport
+
 
 class QueueRow(TypedDict):
     """A queue of a topic. `low`: first offset still stored, `head`: the next to be given; None: node down."""
@@ -180,17 +182,6 @@ class NewSendToken(SendToken):
 Start = Literal["earliest", "latest"]
 
 
-class TopicProducer(TypedDict):
-    """An API key that sent to a topic, from an address, with a client; times are ms since 1970 UTC."""
-
-    name: str
-    address: str
-    sdk: str
-    first_seen_at_ms: int
-    last_seen_at_ms: int
-    messages_last_hour: int
-
-
 class Subscription(TypedDict):
     """A group's subscription to a topic."""
 
@@ -200,26 +191,6 @@ class Subscription(TypedDict):
     start: Start
     stopped: bool
     stopped_queues: list[int]
-
-
-class SlowHandler(TypedDict):
-    """The handler call that runs for the longest time, and the first message of it."""
-
-    queue: int
-    offset: int
-    running_ms: int
-
-
-class ProcessReport(TypedDict):
-    """Threads of a member's process, those at work, its messages in memory, and counts since its start."""
-
-    threads: int
-    busy: int
-    buffered: int
-    buffered_bytes: int
-    handled: int
-    failed: int
-    slowest: SlowHandler | None
 
 
 class Member(TypedDict):

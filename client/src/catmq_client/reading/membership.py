@@ -35,11 +35,11 @@ from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport, api_path, request_until
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.part import Part
-from catmq_client.reading.process_report import ProcessReports
 from catmq_client.reading.promises import Promises
 from catmq_client.reading.state import GroupState, lease_clock
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.sending.ids import uuid7
+from catmq_client.telemetry.process_report import ProcessReports
 
 log = logging.getLogger("catmq.consumer")
 
@@ -222,8 +222,8 @@ class Membership(Part):
         state = self._state
         with state.changed:
             body = self._beat(state.queues.values())
+            self._reports.add_to(body)
             releases = {*state.unconfirmed}
-        self._reports.add_to(body)
         # Short enough to try another broker before the session ends.
         timeout_s = max(RELEASE_S if releases else 1.0, state.session_timeout_s / 3)
         timeout_s = min(timeout_s, max(1.0, self._options.request_timeout_ms / 1000))

@@ -22,11 +22,14 @@ from catmq_client.reading.membership import Membership
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.workers import Handler, Workers
+from catmq_client.telemetry.traces import Traces
 from catmq_client.version import SDK
 
 log = logging.getLogger("catmq.consumer")
 
 M = TypeVar("M", bound=Message)
+# How long close() waits for the last traces to be sent.
+LAST_TRACES_S = 2.0
 
 
 class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
@@ -60,9 +63,8 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._own_transport: HttpTransport | None = None
         if transport is None:
-            transport = self._own_transport = HttpTransport(
-                urls, api_key=api_key, verify=verify, proxies=proxies, compression=compression
-            )
+            own = {"api_key": api_key, "verify": verify, "proxies": proxies, "compression": compression}
+            transport = self._own_transport = HttpTransport(urls, **own)  # type: ignore[arg-type]
         self._transport = transport
         self._pid = os.getpid()
         self._started = False
@@ -75,10 +77,16 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             sdk=SDK,
             group_settings=self.options.group_settings(),
         )
+        self._traces = Traces(
+            transport=transport,
+            member=self._state.options.instance_id or self.name,
+            consumer_id=lambda: self._state.consumer_id,
+        )
         self._reporter = Reporter(transport=transport, state=self._state, settle=self._membership.settle)
         self._dispatcher: Dispatcher | None = None
         # What the application has taken from and not come back from.
         self._hand: list[OwnedQueue] = []
+        self._traced: list[tuple[OwnedQueue, Message]] = []
         self._assemble()
 
     def _configure(self, options: Mapping[str, Any]) -> None:
@@ -140,6 +148,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         try:
             if self._started:
                 self._give_up_all(within_s)
+                self._traces.close(LAST_TRACES_S)
         finally:
             with state.changed:
                 state.closed = True
@@ -161,6 +170,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             state=state,
             dispatcher=dispatcher,
             reporter=self._reporter,
+            traces=self._traces,
             handler=handler,
             threads=threads,
             batch=batch,
@@ -178,6 +188,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             raise state.failure
 
     def _take(self, limit: int, timeout_s: float | None) -> list[M]:
+        self._trace_hand()
         self._enter()
         try:
             with self._state.changed:
@@ -185,10 +196,20 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             taken = self._wait_for_messages(limit, timeout_s)
             with self._state.changed:
                 self._hand = [*dict.fromkeys([owned for owned, _ in taken])]
+                if any(one.trace_percent for one in self._state.settings.values()):
+                    self._traced = taken
             return [cast(M, message) for _, message in taken]
         finally:
             # Whatever it got, the application now has to come back in time.
             self._state.away_since = time.monotonic()
+
+    def _trace_hand(self) -> None:
+        """The application came back: what it was given of traced subscriptions took until now."""
+        traced, self._traced = self._traced, []
+        for owned, message in traced:
+            percent, began = self._state.settings_of(owned).trace_percent, self._state.away_since
+            if percent and began is not None:
+                self._traces.add(message, percent=percent, began=began, failed=message.failed)
 
     def _wait_for_messages(self, limit: int, timeout_s: float | None) -> list[tuple[OwnedQueue, Message]]:
         """Wait for messages to give out; [] after `timeout_s`, at stop(), or when all queues stand still."""

@@ -12,13 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import NamedTuple
 
 from catmq_client.errors import CatmqError, HandlerFailed
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.subscription_settings import DEFAULTS, Settings, limits
+from catmq_client.telemetry.process_report import AtWork
 
 # CLOCK_BOOTTIME goes on while a laptop sleeps or a machine is suspended; a lease must too.
 _LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -48,14 +48,6 @@ class Changed(threading.Condition):
         self.messages.notify_all()
         self.room.notify_all()
         self.reports.notify_all()
-
-
-class AtWork(NamedTuple):
-    """The application is at work on a message, or a batch that begins with it; `since` is monotonic."""
-
-    since: float
-    queue: int
-    offset: int
 
 
 class GroupState:

@@ -35,6 +35,8 @@ class Settings:
     handler_batch: int | None = None
     max_poll_records: int | None = None
     fetch_max_wait_ms: int | None = None
+    # Share of the messages whose handling is reported, %.
+    trace_percent: int = 0
 
     @classmethod
     def from_answer(cls, given: Mapping[str, Any]) -> Settings:

@@ -24,8 +24,10 @@ from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
 from catmq_client.reading.dispatcher import Dispatcher, Job, Task
 from catmq_client.reading.failure_reports import Reporter
-from catmq_client.reading.state import AtWork, GroupState
+from catmq_client.reading.state import GroupState
 from catmq_client.reading.subscription_settings import Settings
+from catmq_client.telemetry.process_report import AtWork
+from catmq_client.telemetry.traces import Traces
 
 log = logging.getLogger("catmq.consumer")
 
@@ -45,6 +47,7 @@ class Workers:
         state: GroupState,
         dispatcher: Dispatcher,
         reporter: Reporter,
+        traces: Traces,
         handler: Handler,
         threads: int,
         batch: int | None,
@@ -57,6 +60,7 @@ class Workers:
         self._state = state
         self._dispatcher = dispatcher
         self._reporter = reporter
+        self._traces = traces
         self._handler = handler
         self._told_threads, self._told_batch = threads, batch
         self._lock = threading.Lock()
@@ -167,6 +171,8 @@ class Workers:
 
     def _ended(self, job: Job, error: BaseException | None) -> None:
         settings = self._state.settings_of(job.tasks[0].owned)
+        if settings.trace_percent and (error is None or len(job.tasks) == 1):
+            self._trace(job, settings.trace_percent, failed=error is not None)
         if error is None:
             self._after_success(job, settings)
         elif len(job.tasks) > 1:
@@ -177,6 +183,11 @@ class Workers:
             self._dispatcher.back(job, alone=True)
         else:
             self._after_failure(job, settings, error)
+
+    def _trace(self, job: Job, percent: int, *, failed: bool) -> None:
+        for task in job.tasks:
+            failed = failed or task.message.failed
+            self._traces.add(task.message, percent=percent, began=job.began, failed=failed)
 
     def _after_success(self, job: Job, settings: Settings) -> None:
         state = self._state

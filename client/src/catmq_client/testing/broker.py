@@ -244,6 +244,11 @@ class FakeBroker:
         intervals = {"heartbeat_interval_ms": found.heartbeat_interval_ms}
         return {"consumer_id": consumer_id, "session_timeout_ms": found.session_timeout_ms, **intervals}
 
+    def _traces(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Take a report of handled messages, which nobody reads here."""
+        self._of_consumer(consumer)
+        return {}
+
     def _heartbeat(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._of_consumer(consumer).heartbeat(consumer, body["generation"], body["owned"])
 
@@ -332,6 +337,7 @@ _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "POST groups/([^/]+)/subscriptions": FakeBroker._subscribe,
     "POST groups/([^/]+)/consumers": FakeBroker._register,
     "POST consumers/([^/]+)/heartbeat": FakeBroker._heartbeat,
+    "POST consumers/([^/]+)/traces": FakeBroker._traces,
     "POST consumers/([^/]+)/acquire": FakeBroker._acquire,
     "POST consumers/([^/]+)/commit": FakeBroker._commit,
     "POST consumers/([^/]+)/failures": FakeBroker._report,

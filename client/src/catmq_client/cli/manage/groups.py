@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
+from catmq_client.admin.activity_shapes import SlowHandler
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import PAGE
-from catmq_client.admin.shapes import Group, Rebalance, SlowHandler
+from catmq_client.admin.shapes import Group, Rebalance
 from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.declared import options
 from catmq_client.cli.forms import Paint, is_table

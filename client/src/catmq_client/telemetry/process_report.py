@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from catmq_client.errors import CatmqError, InvalidRequest
-from catmq_client.reading.state import GroupState
 
 # The field of the heartbeat's request.
 FIELD = "report"
 # How long nothing is reported after a broker refused it: it is of an earlier release than others.
 PAUSE_S = 60.0
+
+
+class AtWork(NamedTuple):
+    """The application is at work on a message, or a batch that begins with it; `since` is monotonic."""
+
+    since: float
+    queue: int
+    offset: int
+
+
+class Process(Protocol):
+    """A consumer as its report sees it."""
+
+    threads: int
+    buffered: int
+    buffered_bytes: int
+    finished: int
+    failed: int
+
+    def at_work(self) -> Sequence[AtWork]: ...
 
 
 class ProcessReports:
@@ -22,12 +41,13 @@ class ProcessReports:
     none for a while after a refusal: while brokers are upgraded, another one may answer.
     """
 
-    def __init__(self, state: GroupState) -> None:
+    def __init__(self, state: Process) -> None:
         self._state = state
         self._every_s: float | None = None
         self._next_at = 0.0
 
     def add_to(self, body: dict[str, Any]) -> None:
+        """Add what is due, under the lock of the consumer."""
         now = time.monotonic()
         if self._every_s is not None and now >= self._next_at:
             body[FIELD] = report(self._state, now)
@@ -48,18 +68,17 @@ class ProcessReports:
         return True
 
 
-def report(state: GroupState, now: float) -> dict[str, Any]:
-    """Return the report on a consumer; `now` is monotonic."""
-    with state.changed:
-        at_work = state.at_work()
-        found: dict[str, Any] = {
-            "threads": state.threads,
-            "busy": len(at_work),
-            "buffered": state.buffered,
-            "buffered_bytes": state.buffered_bytes,
-            "handled": state.finished,
-            "failed": state.failed,
-        }
+def report(state: Process, now: float) -> dict[str, Any]:
+    """Return the report on a consumer, under its lock; `now` is monotonic."""
+    at_work = state.at_work()
+    found: dict[str, Any] = {
+        "threads": state.threads,
+        "busy": len(at_work),
+        "buffered": state.buffered,
+        "buffered_bytes": state.buffered_bytes,
+        "handled": state.finished,
+        "failed": state.failed,
+    }
     if at_work:
         oldest = min(at_work)
         running_ms = max(0, round(1000 * (now - oldest.since)))
