@@ -116,7 +116,7 @@ STEPS = (
 )
 # The tests in which servers differ, on the other servers; the suites that CI runs there have them, too.
 CORE = tuple(on_server("core", servers.CORE, version) for version in servers.IN_CI_ON)
-# Beside the gate: it downloads 50 MB, and takes 40 s of processors the first time.
+# Of CI, not of the gate: it downloads 50 MB, and takes 40 s of processors the first time.
 CLIENTS = tests("clients", "tests/clients", budget_s=180)
 ON_SERVERS = {
     (suite, version): on_server(suite, servers.SUITES[suite], version)
@@ -136,6 +136,7 @@ GROUPS = {
     "servers": (SITE_ON_SQLITE, *ON_SERVERS.values()),
     "servers-ci": (
         SITE_ON_SQLITE,
+        CLIENTS,
         *(ON_SERVERS[suite, one] for one in servers.IN_CI_ON for suite in servers.IN_CI),
     ),
 }

@@ -14,6 +14,7 @@ from tests.support.environment import ROOT, free_port
 from tests.support.server import Server, clean_environment
 
 README = (ROOT / "README.md").read_text()
+SHOWN = README.partition("## The SQL of a message")[2]
 TUTORIAL = (ROOT / "docs/tutorial/first-steps.md").read_text()
 
 
@@ -57,6 +58,13 @@ def test_the_readme_starts_a_server_and_its_blocks_run(copy: Path, copied: Serve
         assert (ROOT / example).exists()
     assert said.count("== line") == len(documents.blocks(README)) - 1
     assert said.count("welcome, Ada") == 1, "the handler of the Django project"
+    for shown in re.findall(r"^(?:SELECT .*?;|\(\d, 0, .*?\))$", SHOWN, re.MULTILINE | re.DOTALL):
+        assert unique(shown) in unique(said)
+
+
+def unique(text: str) -> str:
+    """Return text without what differs from run to run: times and ids."""
+    return re.sub(r"\b\d{13}\b|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "…", text)
 
 
 def test_the_blocks_of_the_tutorial_run(copy: Path, copied: Server) -> None:

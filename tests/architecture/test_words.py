@@ -17,7 +17,7 @@ from metadata.rules.settings import GROUP, NODE, SUBSCRIPTION, TOPIC
 from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
-SAME = {"CatMQ", "Cron", "Mysql", "Sqlite", "Broker", "Broker %(name)s"}  # the same in every language
+SAME = {"CatMQ", "Cron", "Mysql", "Sqlite", "Broker", "Broker %(name)s", "%"}  # the same in every language
 CALLS = ("_", "lazy", "gettext", "gettext_lazy", "ngettext")
 TAG = re.compile(r"\{%\s*translate\s+(\"[^\"]*\"|'[^']*')")
 BLOCK = re.compile(

@@ -21,7 +21,8 @@ class _Listener(ThreadingHTTPServer):
 class Server:
     """Answers with `answer(request)`, and cuts the connection when that is None."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """Listen on a port, or on a free one."""
         self.requests: list[dict[str, Any]] = []
         self.peers: set[tuple[str, int]] = set()
         self._connections: list[socket.socket] = []
@@ -64,7 +65,7 @@ class Server:
             def log_message(self, *args: object) -> None:
                 """Quiet."""
 
-        self._http = _Listener(("127.0.0.1", 0), Handler)
+        self._http = _Listener(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()

@@ -179,7 +179,7 @@ def test_url_and_key_may_stand_before_or_after_the_command() -> None:
     [
         ("grup list", "'grup' (choose from topic, group, subscribe,"),
         ("grup list", "; did you mean group?"),
-        ("group stpo g", "'stpo' (choose from create, list, show, delete, set, pause, resume, rebalance, "),
+        ("group stpo g", "'stpo' (choose from create, list, show, members, delete, set, pause, resume, "),
         ("send t hello --ky k", "unrecognized arguments: --ky k; did you mean --key?"),
         ("consume t --grup g", "are required: --group (--grup is unknown; did you mean --group?)"),
         ("quota tpic t", "'tpic' (choose from topic, key); did you mean topic?"),
@@ -205,3 +205,29 @@ def test_no_former_name_is_offered(words: str, former: str, capsys: pytest.Captu
         parsed(words.split())
     offered = capsys.readouterr().err.partition("choose from")[2]
     assert offered and not re.search(rf"\b{former}\b", offered)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["find", "t", "--key", "caf\udce9"],
+        ["find", "t", "--contains", "caf\udce9"],
+        ["send", "t", "m", "--header", "a=caf\udce9"],
+        ["topic", "list", "--search", "caf\udce9"],
+        ["topic", "create", "t", "--description", "caf\udce9"],
+        ["group", "set", "g", "--description", "caf\udce9"],
+    ],
+)
+def test_bytes_that_are_not_utf8_are_refused_before_anything_is_asked(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    canned = Canned({})
+    with pytest.raises(SystemExit) as end:
+        main(words, transport=canned)
+    assert end.value.code == 2 and not canned.requests
+    assert r"an argument is not UTF-8 text: " in capsys.readouterr().err
+
+
+def test_a_wrong_ca_file_is_named_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--ca-file", "/nope", "topic", "list"], transport=Canned({})) == 2
+    assert "catmq: --ca-file='/nope': No such file or directory" in capsys.readouterr().err

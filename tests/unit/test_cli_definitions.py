@@ -89,7 +89,14 @@ def test_standard_input_is_read_for_a_dash(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(b"{", "is not a JSON document"), (b"[]", "must hold a JSON object"), (b"\xff", "utf-8")],
+    [
+        (b"{", "is not a JSON document: see line 1, column 2; "),
+        (b'{\n "topics": x}', "is not a JSON document: see line 2, column 12; "),
+        (b"[" * 100_000, "is not a JSON document that"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "is not a JSON document that"),
+        (b"[]", "must hold a JSON object"),
+        (b"{\xff", "is not UTF-8 text: see byte 2"),
+    ],
 )
 def test_a_file_that_is_no_document_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes, said: str

@@ -26,6 +26,24 @@ def wrong(text: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(text)
 
 
+def is_text(word: str) -> bool:
+    r"""Tell whether an argument was UTF-8; Python keeps other bytes as surrogates, which nothing can send.
+
+    >>> is_text("né"), is_text("\udcff")
+    (True, False)
+    """
+    return not any("\ud800" <= character <= "\udfff" for character in word)
+
+
+def shown_bytes(word: str) -> str:
+    r"""Return an argument with its bytes that are not UTF-8 as `\xff`.
+
+    >>> print(shown_bytes("caf\udce9"))
+    caf\xe9
+    """
+    return word.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
+
+
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """A whole number in a range."""
     wanted = f"a whole number from {least}" + (f" to {most}" if most is not None else "")

@@ -12,6 +12,7 @@ from catmq_client import Producer
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import url, urls
 from catmq_client.errors import CatmqError, ConnectFailed, OptionError, Refused, Unauthenticated
+from catmq_client.http.connections import trusted
 from catmq_client.http.transport import HttpTransport, Transport
 
 NO_URL = (
@@ -70,6 +71,8 @@ def chosen(args: argparse.Namespace, transport: Transport | None) -> Brokers:
         url(text)
     except argparse.ArgumentTypeError as error:
         raise OptionError(f"CATMQ_URL: {error}") from None
+    if args.ca_file:
+        trusted(args.ca_file, name="--ca-file")
     key = args.api_key or os.environ.get("CATMQ_API_KEY") or None
     return Brokers(urls(text), key, args.ca_file or True, transport)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from catmq_client.cli.arguments import joined, url, with_value
+from catmq_client.cli.arguments import is_text, joined, shown_bytes, url, with_value
 from catmq_client.cli.connection import Brokers, Command, chosen
 from catmq_client.cli.manage import (
     cluster,
@@ -143,6 +143,9 @@ def parser() -> argparse.ArgumentParser:
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; a wrong call ends the program with exit code 2."""
     whole = parser()
+    for word in argv:
+        if not is_text(word):
+            whole.error(f"an argument is not UTF-8 text: {shown_bytes(word)}")
     args, left = whole.parse_known_args(joined(argv, with_value(whole)))
     # argparse fills an optional positional only right behind the first: `send TOPIC --key K -` misses the -.
     if len(left) == 1 and getattr(args, "message", "") is None and (left[0] == "-" or left[0][:1] != "-"):

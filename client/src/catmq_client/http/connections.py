@@ -173,12 +173,12 @@ def _is_of_handshake(error: BaseException) -> bool:
     return False
 
 
-def trusted(verify: bool | str) -> bool | str:
+def trusted(verify: bool | str, *, name: str = "verify") -> bool | str:
     """Return what certificates are verified with: `verify`, or the file that CATMQ_CA_FILE names.
 
-    Raises OptionError if it has no CA certificates.
+    Raises OptionError, which calls the value `name`, if it has no CA certificates.
     """
-    name, path = "verify", verify
+    path = verify
     if verify is True and os.environ.get("CATMQ_CA_FILE"):
         name, path = "CATMQ_CA_FILE", os.environ["CATMQ_CA_FILE"]
     if isinstance(path, str):

@@ -85,8 +85,13 @@ def read(name: str) -> dict[str, Any]:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
         document = json.loads(text)
-    except ValueError as error:  # of the JSON, or bytes that are not UTF-8
-        raise OptionError(f"{name} is not a JSON document: {error}") from None
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{name} is not UTF-8 text: see byte {error.start + 1}") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise OptionError(f"{name} is not a JSON document: see {place}; `catmq export` writes one") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists in lists
+        raise OptionError(f"{name} is not a JSON document that `catmq export` writes") from None
     if not isinstance(document, dict):
         raise OptionError(f"{name} must hold a JSON object, as `catmq export` writes it")
     return document

@@ -16,8 +16,8 @@ from catmq_client.cli.arguments import POSITIONS, Target, target
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table
 from catmq_client.cli.output import Columns, at, duration, fields, note, print_rows, span
-from catmq_client.cli.stop import until_stopped
 from catmq_client.cli.verbs import DRY_RUN, GROUP, QUEUES, TABLE, Argument, Noun, Verb, limit, listing
+from catmq_client.cli.wait import followed
 
 RESET = Argument(
     "RESET",
@@ -57,21 +57,21 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
     """Show a group's positions; with `--watch` again and again, until Ctrl-C."""
     admin = brokers.admin()
     if not args.watch:
-        return show_positions(admin, args)
+        return show_positions(admin.lag(args.group), args)
 
     def again() -> bool:
+        lag = admin.lag(args.group)
         if sys.stdout.isatty() and is_table(args.output):
             sys.stdout.write(CLEAR)
         note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, every {WATCH_S:.0f} s until Ctrl-C")
-        show_positions(admin, args)
+        show_positions(lag, args)
         return False
 
-    return until_stopped(again, every_s=WATCH_S)
+    return followed(again, every_s=WATCH_S)
 
 
-def show_positions(admin: Admin, args: argparse.Namespace) -> int:
+def show_positions(lag: GroupLag, args: argparse.Namespace) -> int:
     """Show positions once, as a table or one object a line for each queue."""
-    lag = admin.lag(args.group)
     rows: list[Any] = [{"group": lag["group"], **queue} for queue in lag["queues"]]
     instances = fields("instance") if any(row.get("instance") for row in rows) else {}
     leased = LEASED if any(row.get("in_flight") is not None for row in rows) else {}

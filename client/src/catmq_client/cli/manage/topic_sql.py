@@ -83,7 +83,8 @@ def quoted(text: str) -> str:
 def run(args: argparse.Namespace, brokers: Brokers) -> int:
     """Show the statements of a topic."""
     plan = brokers.admin().read_plan(args.name)
-    show("\n\n".join(statements(plan, last=args.last, key=args.key, queues=args.queue or ())))
+    found = statements(plan, last=args.last, key=args.key, queues=args.queue or ())
+    show("\n\n".join(found) + "\n")
     return 0
 
 

@@ -12,8 +12,8 @@ from catmq_client.admin.shapes import QueueRow
 from catmq_client.cli.arguments import Target, target, whole, wrong
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import MessageLines, message_row, note
-from catmq_client.cli.stop import until_stopped
 from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb, limit
+from catmq_client.cli.wait import followed
 from catmq_client.errors import NotFound
 
 MOST = 1000  # messages a request
@@ -52,21 +52,22 @@ def tail(args: argparse.Namespace, brokers: Brokers) -> int:
         show(lines, args.topic, found)
         return bool(found)
 
-    return until_stopped(again, every_s=EVERY_S)
+    return followed(again, every_s=EVERY_S, begun=True)
 
 
 def new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> list[dict[str, Any]]:
     """Return what was stored since; `following` has the next offset of each queue."""
-    found = []
+    found, places = [], dict(following)
     newest = max(following, default=0)
     for queue in wanted(args, admin):
         number, low, head = queue["queue"], queue["low"] or 0, queue["head"] or 0
         # A queue that the topic has got since is read whole, one whose node was away from now on.
-        first = max(low, following.setdefault(number, low if number > newest else head))
+        first = max(low, places.setdefault(number, low if number > newest else head))
         if first < head:
             messages = admin.messages(args.topic, queue=number, offset=first, limit=MOST)
-            following[number] = messages[-1]["offset"] + 1 if messages else head
+            places[number] = messages[-1]["offset"] + 1 if messages else head
             found.append([{**message, "queue": number} for message in messages])
+    following.update(places)  # at the end: if a request fails, all are read again
     return in_order(found)
 
 
