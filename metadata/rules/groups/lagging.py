@@ -37,6 +37,7 @@ HOT = 0.8  # of a topic's unread messages in one queue
 HOT_LEAST = 20  # unread messages in it
 HOT_KEY = 0.5  # of the messages that wait first in that queue
 FAILING = 0.1  # of what was handled
+FAILING_LEAST = 3  # dead letters in an hour; one says nothing of a group that handles little
 MANY_REBALANCES = 3  # of ten minutes
 LONG_MS = 60_000  # a handler that is at work for so long
 HOUR_S = 3600
@@ -124,7 +125,8 @@ def causes(facts: Facts) -> list[Cause]:
     found = [*_broken(facts), *_stopped(facts)]
     if facts.stopped:
         return found
-    found += _unread(facts)
+    if facts.trend != "keeps_up":  # else a hand-over or a late heartbeat would look like a cause
+        found += _unread(facts)
     if not facts.waiting or facts.trend not in BEHIND or found:
         return found
     long = list(_long_handlers(facts))
@@ -214,7 +216,8 @@ def _stalled(facts: Facts) -> Iterator[Cause]:
 
 def _slowed(facts: Facts) -> Iterator[Cause]:
     """Yield what takes a part of the members' work."""
-    hot = hottest(facts)
+    # So few messages may all lie in one queue by chance.
+    hot = None if facts.trend == "too_little_data" else hottest(facts)
     if hot is not None:
         of_topic = sum(one.lag or 0 for one in facts.waiting if one.topic == hot.topic and not one.is_retry)
         words = {"share": (hot.lag or 0) / of_topic, "owner": hot.owner}
@@ -225,7 +228,8 @@ def _slowed(facts: Facts) -> Iterator[Cause]:
             yield Cause("hot_queue", [hot.id], words)
     handled_an_hour = (facts.handled_per_s or 0.0) * HOUR_S
     retries = sum(one.lag or 0 for one in facts.waiting if one.is_retry)
-    if facts.dead_last_hour > FAILING * handled_an_hour or retries > FAILING * facts.lag:
+    dead = facts.dead_last_hour if facts.dead_last_hour >= FAILING_LEAST else 0
+    if dead > FAILING * handled_an_hour or retries > FAILING * facts.lag:
         yield Cause("failing", words={"dead": facts.dead_last_hour, "retries": retries})
     if facts.rebalances >= MANY_REBALANCES:
         yield Cause("rebalancing", words={"rebalances": facts.rebalances})
