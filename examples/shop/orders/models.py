@@ -4,11 +4,12 @@ from django.db import models
 
 
 class Order(models.Model):
-    """What a customer bought; the receipt is sent by a task."""
+    """What a customer bought; a task sends the receipt, and a job of Celery packs it."""
 
     customer = models.CharField(max_length=50)
     total = models.DecimalField(max_digits=10, decimal_places=2)
     receipt_sent_at = models.DateTimeField(null=True)
+    packed_at = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
         return f"order {self.pk} of {self.customer}"

@@ -1,4 +1,4 @@
-"""The shop without a broker: run_tasks runs what is due."""
+"""The shop without a broker: run_tasks runs what is due, and calls what waits for a commit."""
 
 import json
 from datetime import timedelta
@@ -7,6 +7,7 @@ from decimal import Decimal
 from django.core import mail
 from django.db import DataError
 from django.test import TestCase
+from shop.celery import app
 
 from catmq_client.contrib.django_outbox.models import OutboxMessage
 from catmq_client.contrib.django_tasks.testing import run_tasks
@@ -17,11 +18,16 @@ from orders.tasks import add_up
 
 
 class OrderTests(TestCase):
+    def setUp(self) -> None:
+        app.conf.task_always_eager = True  # jobs of Celery run at once, without a broker
+        self.addCleanup(app.conf.update, task_always_eager=False)
+
     def test_an_order_sends_a_receipt_once(self) -> None:
         order = place_order("alice", Decimal("9.50"))
         run_tasks(raise_failures=True)
         order.refresh_from_db()
         self.assertIsNotNone(order.receipt_sent_at)
+        self.assertIsNotNone(order.packed_at)
         self.assertEqual([one.to for one in mail.outbox], [["alice"]])
 
     def test_an_order_is_told_of_under_the_key_of_its_customer(self) -> None:

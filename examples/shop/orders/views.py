@@ -40,4 +40,5 @@ def _shown(order: Order) -> dict[str, object]:
         "customer": order.customer,
         "total": str(order.total),
         "receipt_sent_at": order.receipt_sent_at,
+        "packed_at": order.packed_at,
     }

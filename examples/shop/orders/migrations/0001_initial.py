@@ -23,6 +23,7 @@ class Migration(migrations.Migration):
                 ("customer", models.CharField(max_length=50)),
                 ("total", models.DecimalField(decimal_places=2, max_digits=10)),
                 ("receipt_sent_at", models.DateTimeField(null=True)),
+                ("packed_at", models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(
