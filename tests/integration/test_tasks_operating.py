@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,9 +229,15 @@ def test_a_changed_rule_waits_for_its_next_time(stage: Stage) -> None:
 
 
 def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    wrong = {"gone": {"task": "gone.task", "every": 5}, "queue": {**EVERY_MINUTE, "queue": "nothing"}}
+    (tmp_path / "raising.py").write_text("raise RuntimeError('no')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    wrong = {
+        "gone": {"task": "gone.task", "every": 5},
+        "raising": {"task": "raising.task", "every": 5},
+        "queue": {**EVERY_MINUTE, "queue": "nothing"},
+    }
     with with_options(SCHEDULES={**wrong, "good": EVERY_MINUTE}):
         mine = schedules.Schedules(upkeep.settings_of("default"))
         mine.run_due()
@@ -239,7 +246,8 @@ def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
         mine.run_due()
     assert TaskRecord.objects.count() == 1
     told = [one.getMessage() for one in caplog.records if "does not run" in one.getMessage()]
-    assert len(told) == 2 and "gone.task" in told[0] and "'nothing'" in told[1]
+    assert len(told) == 3 and "gone.task" in told[0] and "RuntimeError('no')" in told[1]
+    assert "'nothing'" in told[2]
 
 
 def test_a_worker_runs_schedules(stage: Stage) -> None:

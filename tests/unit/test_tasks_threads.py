@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import subprocess
+import sys
 import threading
 from typing import Any
 
 from catmq_client.contrib.django_tasks.working.threads import Threads
+from tests.support.environment import ROOT
 from tests.support.waiting import until
 
 
@@ -106,3 +110,14 @@ def test_a_thread_that_is_late_is_replaced_and_its_message_has_failed() -> None:
     until(lambda: threads.lost == 0)
     assert threads.wait_for_idle(0.0) == 2, "the thread that came back does not stay"
     assert threads.drain(1.0) == []
+
+
+def test_processes_that_have_nothing_left_to_do_are_not_replaced() -> None:
+    program = (
+        "from django.conf import settings; settings.configure()\n"
+        "from catmq_client.contrib.django_tasks.working.processes import Supervisor\n"
+        "Supervisor(2, lambda number: 0, drain_s=1.0, once=True).run()"
+    )
+    environ = {"PYTHONPATH": str(ROOT / "client/src"), "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, timeout=30, check=False)
+    assert done.returncode == 0

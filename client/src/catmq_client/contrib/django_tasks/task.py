@@ -88,8 +88,8 @@ def find_task(path: str) -> AnyTask:
     try:
         module = import_module(module_name)
         found = getattr(module, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise TaskMissing(f"task {path} cannot be imported: {error}") from error
+    except Exception as error:  # a module may raise anything when it is imported
+        raise TaskMissing(f"task {path} cannot be imported: {error!r}") from error
     for one in (found, *vars(module).values()):
         if isinstance(one, Task) and one.module_path == path:
             return one

@@ -42,10 +42,13 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 class Supervisor:
-    """Keeps `count` children running `work(number)`, which returns an exit code, until a signal."""
+    """Keeps `count` children running `work(number)`, which returns an exit code, until a signal.
 
-    def __init__(self, count: int, work: Callable[[int], int], *, drain_s: float) -> None:
-        self._count, self._work, self._drain_s = count, work, drain_s
+    With `once` a child that ended well is not replaced, and the supervisor ends with the last one.
+    """
+
+    def __init__(self, count: int, work: Callable[[int], int], *, drain_s: float, once: bool = False) -> None:
+        self._count, self._work, self._drain_s, self._once = count, work, drain_s, once
         self._children: dict[int, tuple[int, float]] = {}
         # Children to start, and not before when, monotonic.
         self._due: dict[int, float] = dict.fromkeys(range(count), 0.0)
@@ -56,7 +59,7 @@ class Supervisor:
         connections.close_all()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._heard)
-        while not self._signals:
+        while not self._signals and (self._due or self._children):
             self._start_due()
             self._reap()
             time.sleep(0.2)
@@ -94,6 +97,8 @@ class Supervisor:
                 return
             number, since = self._children.pop(pid, (None, 0.0))
             if number is None:
+                continue
+            if self._once and status == 0:
                 continue
             now = time.monotonic()
             self._due[number] = now + (PAUSE_S if now - since < SHORT_LIFE_S else 0.0)

@@ -12,6 +12,8 @@ from catmq_client.errors import CatmqError, Conflict, NotFound
 
 # Of each topic. The members of a share group need not be more.
 QUEUES = 4
+# While workers come, a task that waits is kept for so long. What ended goes with the topic's retention_days.
+KEEP_UNREAD_DAYS = 3650
 
 
 class WrongGroup(CatmqError, code="wrong_group"):
@@ -32,7 +34,10 @@ def _missing(admin: Admin, settings: TaskSettings) -> Iterator[tuple[str, Callab
     group = settings.group
     for topic in settings.topics():
         if _found(admin.topic, topic) is None:
-            yield f"topic {topic}, {QUEUES} queues", partial(admin.create_topic, topic, queues=QUEUES)
+            yield (
+                f"topic {topic}, {QUEUES} queues",
+                partial(admin.create_topic, topic, queues=QUEUES, keep_unread_days=KEEP_UNREAD_DAYS),
+            )
     found = _found(admin.group, group)
     if found is None:
         yield (

@@ -167,6 +167,10 @@ class Worker:
                 log.error("worker %s: %s", self.worker_id, error)
                 self._trouble = error
                 self.stop()
+            except Exception as error:
+                log.exception("worker %s: internal error in its thread %s", self.worker_id, name)
+                self._trouble = WorkerFailed(f"worker {self.worker_id}: its thread {name} ended: {error!r}")
+                self.stop()
             finally:
                 connections.close_all()
 

@@ -90,7 +90,8 @@ class Command(BaseCommand):
                 return 1
             return 0
 
-        processes.Supervisor(options["processes"], work, drain_s=chosen.drain_s).run()
+        once = chosen.batch or chosen.max_tasks is not None
+        processes.Supervisor(options["processes"], work, drain_s=chosen.drain_s, once=once).run()
 
     def _set_up(self, settings: TaskSettings) -> None:
         try:
