@@ -79,13 +79,15 @@ def play_share_held(stage: Stage, source: Path) -> None:
 
 
 def play_tasks(stage: Stage, source: Path) -> None:
-    """kill -9 of 20 workers of Django tasks (--times), then two restarts of the broker."""
-    tasks.run(stage, str(stage.directory / "shop.sqlite3"), kills=stage.times or 20, restarts=2)
+    """kill -9 of 20 workers of Django tasks (--times), then as many restarts of the broker."""
+    times = stage.times or 20
+    tasks.run(stage, str(stage.directory / "shop.sqlite3"), kills=times, restarts=times)
 
 
 def play_celery(stage: Stage, source: Path) -> None:
-    """kill -9 of 20 workers of Celery (--times), two restarts of the broker; a 2 h countdown runs once."""
-    celery.run(stage, kills=stage.times or 20, restarts=2)
+    """kill -9 of 20 workers of Celery (--times), 20 restarts of the broker; a 2 h countdown runs once."""
+    times = stage.times or 20
+    celery.run(stage, kills=times, restarts=times)
     celery.run_countdown(stage)
 
 
