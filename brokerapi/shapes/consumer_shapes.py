@@ -338,7 +338,7 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
     The broker itself applies the filter `tags` and the delay. `trace_percent`: share of the messages of which
-    the member reports how it handled them; none without it.
+    the member reports how it handled them.
     """
 
     ordered: bool
@@ -347,13 +347,13 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     delay_s: int
     tags: Sequence[str]
     breaker_pause_s: int
+    trace_percent: int
     handler_timeout_ms: int | UnsetType = UNSET
     breaker_failures: int | UnsetType = UNSET
     threads: int | UnsetType = UNSET
     handler_batch: int | UnsetType = UNSET
     max_poll_records: int | UnsetType = UNSET
     fetch_max_wait_ms: int | UnsetType = UNSET
-    trace_percent: int = 0
 
 
 def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, DeliverySettings]:

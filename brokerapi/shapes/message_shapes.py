@@ -277,9 +277,9 @@ def stored_rows(queue: int, rows: Sequence[StoredRow], kind: formats.Format) -> 
 
 
 class TracesQuery(Request, kw_only=True):
-    """The message, by its id."""
+    """The message, by its id. Required, but the right to look at the topic is asked for first."""
 
-    message_id: str
+    message_id: str = ""
 
 
 class MessagesAnswer(Answer, kw_only=True):

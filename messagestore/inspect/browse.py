@@ -81,6 +81,7 @@ def keys_from(*, topic: str, queue: int, offset: int, limit: int, actor: Actor) 
 
 def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     """The message with an id. Needs `browse` on the topic. Raises NotFound (message_not_found), Invalid."""
+    access.require_look(actor, topic, snapshot.origin_of(topic))
     queue, offset = parse_message_id(message_id)
     reads = _reads(topic, queue, actor)
     head = durability.head_of(queue=queue)

@@ -9,6 +9,7 @@ from catmq_client.reading.dispatcher import Dispatcher
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.workers import Workers
+from catmq_client.telemetry.traces import Traces
 from catmq_client.testing import FakeBroker
 
 
@@ -19,6 +20,12 @@ def working(
     dispatcher = Dispatcher(state=state, order=order)
     reporter = Reporter(transport=FakeBroker(), state=state, settle=lambda error, consumer_id: False)
     workers = Workers(
-        state=state, dispatcher=dispatcher, reporter=reporter, handler=handler, threads=threads, batch=None
+        state=state,
+        dispatcher=dispatcher,
+        reporter=reporter,
+        traces=Traces(transport=FakeBroker(), member="m", consumer_id=lambda: None),
+        handler=handler,
+        threads=threads,
+        batch=None,
     )
     return dispatcher, workers

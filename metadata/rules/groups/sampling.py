@@ -8,10 +8,10 @@ from zlib import crc32
 def is_traced(queue: int, offset: int, percent: int) -> bool:
     """Return True if a message is in a sample of so many percent; a larger one contains a smaller one.
 
-    The client has the same function (catmq_client.reading.traces).
+    The client has the same function (catmq_client.telemetry.traces).
 
     >>> [offset for offset in range(60) if is_traced(7, offset, 5)]
-    [29, 32, 46]
+    [1, 14, 23, 29, 37]
     >>> is_traced(7, 29, 0), is_traced(7, 0, 100)
     (False, True)
     """

@@ -27,11 +27,13 @@ LISTS = (
     "metadata/broadcastinstance", "metadata/broker", "metadata/brokerprocess", "metadata/changecounter",
     "metadata/changelog", "metadata/clockmark", "metadata/commitlook", "metadata/consumer",
     "metadata/consumergroup", "metadata/consumergroupconsumer", "metadata/consumergrouptopic",
-    "metadata/dbnode", "metadata/deadlettercount", "metadata/heartbeat", "metadata/jobrun",
+    "metadata/dbnode", "metadata/deadlettercount", "metadata/handlingtrace", "metadata/heartbeat",
+    "metadata/jobrun",
     "metadata/keyfingerprint", "metadata/lease",
     "metadata/nodesize", "metadata/offsetmove", "metadata/queue", "metadata/queueoffset",
     "metadata/rebalance", "metadata/rebalancemove", "metadata/redrive", "metadata/report",
-    "metadata/reportrow", "metadata/sample", "metadata/topic", "metadata/topicrouting",
+    "metadata/reportrow", "metadata/sample", "metadata/topic", "metadata/topicproducer",
+    "metadata/topicrouting",
     "metadata/userrights",
 )  # fmt: skip
 
