@@ -94,6 +94,8 @@ def _fact(one: Setting, value: Any) -> Fact:
         return Fact(lazy(one.label), _(kind.null) if kind.null else None)
     if isinstance(kind, Choice):
         return Fact(lazy(one.label), _(kind.words[value]))
+    if isinstance(kind, Flag):
+        return Fact(lazy(one.label), _("yes") if value else _("no"))
     if isinstance(kind, Whole):
         shown = SHOWN_AS.get(kind.unit)
         return Fact(lazy(one.label) if shown else label(one), value, kind=shown or "number")

@@ -162,7 +162,7 @@ def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
 def add_token(args: argparse.Namespace, brokers: Brokers) -> int:
     """Create a send token, and print it."""
     made = brokers.admin().create_send_token(args.name)
-    show(made["token"])
+    show(made["token"] + "\n")
     note(
         f"send token {made['id']} of topic {args.name} created: Java clients without a token are refused now"
     )
