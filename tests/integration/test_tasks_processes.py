@@ -98,7 +98,8 @@ class _Admin:
             raise NotFound("no", code="topic_not_found")
         return name
 
-    def create_topic(self, name: str, *, queues: int) -> None:
+    def create_topic(self, name: str, *, queues: int, keep_unread_days: int) -> None:
+        assert (queues, keep_unread_days) == (4, 3650)
         self.topics.add(name)
         raise Conflict("somebody else was faster", code="already_exists")
 
