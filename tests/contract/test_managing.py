@@ -156,7 +156,7 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
     member.commit(member.position(queue, 3))
     move = {"topic": "single", "to": "offset", "offset": 99}
     moved = {"topic": "single", "queue": queue, "number": 0, "from": 3, "to": 5}
-    planned = {**moved, "skipped": 2, "repeated": 0, "asked": 99}
+    planned = {**moved, "skipped": 2, "repeated": 0, "asked": 99, "kept": False}
     dry = broker.ok("PATCH", "/groups/readers/offsets", {**move, "dry_run": True})
     assert dry == {"dry_run": True, "reset": None, "moves": [planned]}
 
@@ -166,7 +166,9 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
     assert member.commit(member.position(queue, 4)) == ["fenced"]
 
     back = broker.ok("POST", "/groups/readers/offsets/undo", {"reset": made["reset"]})
-    assert back["moves"] == [{**moved, "from": 5, "to": 3, "skipped": 0, "repeated": 2, "asked": None}]
+    assert back["moves"] == [
+        {**moved, "from": 5, "to": 3, "skipped": 0, "repeated": 2, "asked": None, "kept": False}
+    ]
     assert broker.ok("GET", "/groups/readers/offsets")["lag"] == 2
     past = broker.ok("GET", "/groups/readers/offsets/moves")["moves"]
     assert [(one["reset"], one["from"], one["to"], one["undoes"]) for one in past] == [
@@ -178,6 +180,26 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
     problem(broker.call("POST", "/groups/readers/offsets/undo", {}), 404, "reset_not_found")
 
 
+def test_a_group_takes_over_the_offsets_of_another(broker: Broker, queue: int) -> None:
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": str(n)} for n in range(5)]})
+    member = reader(broker)
+    member.commit(member.position(queue, 3))
+    broker.ok("POST", "/groups", {"name": "copy"})
+    broker.ok("POST", "/groups/copy/subscriptions", {"topic": "single"})
+    body = {"topic": "single", "to": "group", "source_group": "readers"}
+    blind = broker.as_key({"manage": ["copy"]})
+    refused = problem(blind.call("PATCH", "/groups/copy/offsets", body), 403, "forbidden")
+    assert "consume or browse on topic single" in refused["detail"]
+    (move,) = broker.as_key({"manage": ["copy"], "browse": ["single"]}).ok(
+        "PATCH", "/groups/copy/offsets", body
+    )["moves"]
+    assert (move["queue"], move["from"], move["to"], move["kept"]) == (queue, 0, 3, False)
+    missing = problem(
+        broker.call("PATCH", "/groups/copy/offsets", {**body, "source_group": "no"}), 404, "group_not_found"
+    )
+    assert "no" in missing["detail"]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -186,6 +208,10 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
         ({"to": "earliest", "offset": 1}, "to"),
         ({"to": "offset", "offset": -1}, "offset"),
         ({"to": "time", "at_ms": 1, "ago_ms": 1}, "to"),
+        ({"to": "group"}, "to"),
+        ({"to": "latest", "source_group": "g"}, "to"),
+        ({"to": "group", "source_group": "g"}, "source_group"),
+        ({"to": "group", "source_group": 7}, "source_group"),
         ({"to": "latest", "queues": [999_999]}, "queues"),
         ({"to": "latest", "queues": ["1"]}, "queues[0]"),
         ({"to": "latest", "dry_run": "yes"}, "dry_run"),

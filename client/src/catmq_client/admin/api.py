@@ -216,7 +216,7 @@ class Admin(Calls):
         group: str,
         topic: str | None = None,
         *,
-        to: Literal["earliest", "latest", "offset", "time"],
+        to: Literal["earliest", "latest", "offset", "time", "group"],
         dry_run: bool = False,
         **where: object,
     ) -> Moves:
@@ -224,7 +224,7 @@ class Admin(Calls):
 
         `where`: queues (list of ids, default all), instance (of a broadcasting group),
         `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the server's now) with
-        to="time".
+        to="time", `source_group` with to="group": the committed offsets of another group in the topic.
         """
         body = {"to": to, "dry_run": dry_run, **given({"topic": topic, **where})}
         return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))

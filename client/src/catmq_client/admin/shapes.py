@@ -320,6 +320,7 @@ Move = TypedDict(
         "skipped": int,
         "repeated": int,
         "asked": int | None,
+        "kept": bool,
     },
 )
 
