@@ -313,6 +313,18 @@ def test_a_reset_says_where_it_could_not_go_all_the_way(capsys: pytest.CaptureFi
     assert "queue 7: 99 requested, the nearest possible is 20" in capsys.readouterr().err
 
 
+def test_a_reset_to_another_group_names_the_queues_that_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    stays = {**MOVE, "queue": 8, "to": MOVE["from"], "repeated": 0, "kept": True}
+    canned = Canned({"PATCH groups/billing/offsets": {**MOVES, "moves": [MOVE, stays]}})
+    assert main(["offsets", "reset", "billing", "orders", "--to", "group:shipping"], transport=canned) == 0
+    assert canned.requests[-1].body == {
+        "topic": "orders", "to": "group", "dry_run": False, "source_group": "shipping"
+    }  # fmt: skip
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "not moved, as the other group has no offset there: queue 8"
+    assert said[1].startswith("1 queues set")
+
+
 def test_a_reset_that_is_to_stop_the_group_starts_it_again_also_when_it_fails() -> None:
     refusal = NotFound("no subscription", code="subscription_not_found", status=404)
     canned = Canned(
