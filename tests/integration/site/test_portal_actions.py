@@ -15,7 +15,8 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_admin
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
-from messagestore.tables import queue_sql
+from messagestore.tables import queue_sql, reader_sql
+from messagestore.topology import subscriptions
 from metadata import redrive_rows
 from metadata.cache import snapshot
 from metadata.groups import groups, subscription_rows
@@ -186,6 +187,26 @@ def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) 
     assert text(ada.get("/groups/billing/moves")).count("<tr>") == 3
     verbs = AuditLog.objects.filter(kind="offset", actor_name="ada").values_list("verb", flat=True)
     assert sorted(verbs) == ["reset", "undo"]
+
+
+def test_a_group_gets_the_offsets_of_another_after_a_preview(queue: int, ada: Client) -> None:
+    failing.send(b"a", b"b", b"c")
+    groups.create(name="shipping", actor=ME)
+    subscriptions.create(group="shipping", topic="orders", start="latest", actor=ME)
+    url, typed = "/groups/billing/reset", {"topic": "orders", "to": "group"}
+    refused = filled(ada, url, **typed)
+    assert refused.status_code == 400 and "Name the other group." in text(refused)
+    typed["source_group"] = "shipping"
+    seen = text(filled(ada, url, **typed))
+    assert "0 messages are read again, 3 are skipped" in seen and "stay as they are" not in seen
+    assert committed() == 0
+    assert "1 offsets were reset" in text(carry_out(ada, url, **typed)) and committed() == 3
+    group_id = snapshot.find_group("shipping").id
+    with node_pools.node_of(queue).writing() as session:
+        reader_sql.delete_readers(session, group_id=group_id, queues=[queue], below=1 << 60)
+    seen = text(filled(ada, url, **typed))
+    assert "no offset in these queues, which stay as they are: orders/0" in seen
+    assert "0 offsets were reset" in text(carry_out(ada, url, **typed)) and committed() == 3
 
 
 def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client) -> None:
