@@ -11,6 +11,7 @@ from metadata.rules.topics.slots import slot_of
 from tests.support.broker import Broker, problem
 from tests.support.mariadb import MariaDB
 from tests.support.members import reader
+from tests.support.tampering import age
 
 
 def test_a_topic_is_created_shown_changed_and_deleted(broker: Broker) -> None:
@@ -129,6 +130,28 @@ def test_a_subscription_starts_where_it_is_told(broker: Broker, queue: int) -> N
         assert (made.json()["state"], made.json()["start"]) == ("ready", start)
         (row,) = broker.ok("GET", f"/groups/{group}/offsets")["queues"]
         assert (row["queue"], row["lag"], row["owner"]) == (queue, lag, None)
+
+
+def test_a_subscription_starts_at_a_time(broker: Broker, queue: int) -> None:
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
+    age(queue, 0, 1, seconds=7_200)
+    for group, start in (("g1", {"start_ago_ms": 3_600_000}), ("g2", {"start_at_ms": 0})):
+        broker.ok("POST", "/groups", {"name": group})
+        made = broker.ok("POST", f"/groups/{group}/subscriptions", {"topic": "single", **start})
+        assert made["start"] == "earliest" and made["start_at_ms"] >= start.get("start_at_ms", 1)
+        assert broker.ok("GET", f"/groups/{group}/subscriptions/single") == made
+    assert [broker.ok("GET", f"/groups/{one}/offsets")["lag"] for one in ("g1", "g2")] == [1, 2]
+    broker.ok("POST", "/groups", {"name": "g3"})
+    for wrong, field in (
+        ({"start_at_ms": "yesterday"}, "start_at_ms"),
+        ({"start_at_ms": -1}, "start_at_ms"),
+        ({"start_at_ms": 1 << 60}, "start_at_ms"),
+        ({"start_at_ms": 1, "start_ago_ms": 1}, "start_ago_ms"),
+        ({"start": "latest", "start_ago_ms": 1}, "start"),
+    ):
+        answer = broker.call("POST", "/groups/g3/subscriptions", {"topic": "single", **wrong})
+        problem(answer, 400, "invalid", field)
+    assert broker.ok("GET", "/groups/g3/subscriptions")["subscriptions"] == []
 
 
 def test_a_subscription_is_stopped_and_ended(broker: Broker, topic: str) -> None:

@@ -191,10 +191,24 @@ class Admin(Calls):
         """Delete a group with its committed offsets; refused while it has members."""
         self._call("DELETE", path_of("groups", group=name), params={"confirm": name})
 
-    def subscribe(self, group: str, topic: str, *, start: Start = "earliest") -> Subscription:
-        """Subscribe a group to a topic. `start` sets its committed offset in every queue."""
+    def subscribe(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        start_at_ms: int | None = None,
+        start_ago_ms: int | None = None,
+    ) -> Subscription:
+        """Subscribe a group to a topic. `start` sets its committed offset in every queue.
+
+        With `start_at_ms` (since 1970 UTC) or `start_ago_ms` (back from the server's now) it is the first
+        message stored then or later.
+        """
         path = path_of("groups", group=group) + "/subscriptions"
-        return cast(Subscription, self._call("POST", path, body={"topic": topic, "start": start}))
+        since = given({"start_at_ms": start_at_ms, "start_ago_ms": start_ago_ms})
+        body = {"topic": topic, "start": start, **since}
+        return cast(Subscription, self._call("POST", path, body=body))
 
     def subscription(self, group: str, topic: str) -> Subscription:
         return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
