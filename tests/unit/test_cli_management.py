@@ -209,6 +209,18 @@ def test_subscribe_begins_at_earliest_unless_told_otherwise() -> None:
     ]
 
 
+def test_subscribe_begins_at_a_time_and_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {**GROUP["subscriptions"][0], "start": "earliest", "start_at_ms": 1_772_366_400_000}
+    canned = Canned({"POST groups/billing/subscriptions": answer})
+    for text in ("2026-03-01T12:00Z", "-2h"):
+        assert main(["subscribe", "billing", "orders", "--from", text], transport=canned) == 0
+    assert [request.body for request in canned.requests] == [
+        {"topic": "orders", "start": "earliest", "start_at_ms": 1_772_366_400_000},
+        {"topic": "orders", "start": "earliest", "start_ago_ms": 7_200_000},
+    ]
+    assert "from 2026-03-01 12:00:00Z" in capsys.readouterr().err
+
+
 def test_unsubscribe_deletes_the_subscription() -> None:
     assert (
         main(["unsubscribe", "g", "t", "--yes"], transport=Canned({"DELETE groups/g/subscriptions/t": {}}))
