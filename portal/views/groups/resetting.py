@@ -17,6 +17,7 @@ from metadata.errors import Invalid
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
+from portal.actions.fields import time_field
 from portal.auth.access import actor, may
 from portal.kit import pages, places, rows
 from portal.kit.pages import Link, to
@@ -61,12 +62,7 @@ class Resetting(forms.Form):
         ),
     )
     offset = forms.IntegerField(label=lazy("Offset"), required=False, min_value=0)
-    at = forms.DateTimeField(
-        label=lazy("Date and time, UTC"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-        help_text=lazy("For a point in time."),
-    )
+    at = time_field(help_text=lazy("For a point in time."))
     minutes_ago = forms.IntegerField(
         label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("Instead of a date and time.")
     )
