@@ -25,10 +25,14 @@ class OffsetsReset(Request):
     topic = Text(required=False, help_text="only this topic; by default all topics of the group")
     instance = Text(required=False, help_text="instance of a broadcasting group")
     queues = numbers(required=False, allow_empty=False, help_text="only these queues; by default all")
-    to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time"])
+    to = serializers.ChoiceField(choices=["earliest", "latest", "offset", "time", "group"])
     offset = Number(required=False, help_text="offset; a queue without it is set to its nearest offset")
     at_ms = Number(required=False)
     ago_ms = Number(required=False)
+    source_group = Text(
+        required=False,
+        help_text="with `group`: take over the offsets that this group has committed in `topic`",
+    )
     dry_run = Flag(default=False)
 
 
@@ -44,6 +48,7 @@ class MoveAnswer(FromTo):
 
     view = Move
     shown = "topic queue number skipped repeated"
+    kept = Flag(help_text="true: not moved, as `source_group` has no offset in this queue")
     asked = Number(
         allow_null=True, help_text="requested offset, if the queue has only the nearest one (`to`)"
     )
@@ -59,7 +64,8 @@ class OffsetsMoved(Answer):
 
 def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
     """Return the offsets that a reset moved, or would move."""
-    return OffsetsMoved.of(None, dry_run=dry_run, reset=made[0].reset or None if made else None, moves=made)
+    reset = next((one.reset for one in made if one.reset), None)
+    return OffsetsMoved.of(None, dry_run=dry_run, reset=reset, moves=made)
 
 
 class PastMoveAnswer(FromTo):

@@ -14,6 +14,10 @@ class SubscriptionCreate(Request):
 
     topic = Text()
     start = serializers.ChoiceField(choices=["earliest", "latest"], default="earliest")
+    start_at_ms = Number(
+        required=False, help_text="start at the first message stored at this time or later, ms since 1970 UTC"
+    )
+    start_ago_ms = Number(required=False, help_text="the same, ms back from now")
 
 
 class SubscriptionChange(Change):
@@ -29,6 +33,9 @@ class SubscriptionAnswer(Answer):
     settings_required = True
     view = SubscriptionView
     shown = "group topic state start created_at_ms"
+    start_at_ms = Number(
+        allow_null=True, help_text="it started at what was stored then or later; null: `start` says it"
+    )
 
     def place(self, setting: str) -> dict[str, str]:
         """Return options that say where a setting stands in the view, if not at its own name."""

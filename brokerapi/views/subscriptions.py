@@ -27,9 +27,9 @@ class Subscriptions(Endpoint):
 
     @operation("subscribe", tag="groups", request=SubscriptionCreate, answer=SubscriptionAnswer, status=201)
     def post(self, call: Call, group: str) -> HttpResponse:
-        """Subscribes a group to a topic, from its earliest or its latest message."""
+        """Subscribes a group to a topic, from its earliest or its latest message, or from a time."""
         asked = call.fields(SubscriptionCreate, manages=("group", group))
-        made = subscriptions.create(group=group, topic=asked["topic"], start=asked["start"], actor=call.actor)
+        made = subscriptions.create(group=group, actor=call.actor, **asked)
         return call.created(SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from messagestore.heads import reader_starts
 from messagestore.pool import node_pools
 from messagestore.tables import reader_sql
 from metadata.cache import snapshot
@@ -46,12 +47,13 @@ def _insert(consumer: ConsumerId, subscription: SubscriptionView, queues: Collec
     for node, mine in node_pools.by_node(wanted):
         try:
             with node.reading() as session:  # harmless to repeat, so nothing is in doubt
-                reader_sql.insert_readers(
+                reader_starts.insert_readers(
                     session,
                     group_id=consumer.group_id,
                     queues=mine,
                     epoch=subscription.base_epoch,
-                    latest=subscription.start == "latest",
+                    start=subscription.start,
+                    start_at_ms=subscription.start_at_ms,
                     instances=[consumer.instance],
                 )
         except NodeUnavailable as error:

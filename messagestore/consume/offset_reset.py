@@ -1,4 +1,5 @@
-"""Moving a group's offsets by hand: to the earliest, the latest, an offset or a point in time; and back.
+"""Moving a group's offsets by hand: to the earliest, the latest, an offset, a point in time or those of
+another group; and back.
 
 A reset is a change of epoch: one UPDATE on the node sets the position, takes the owner away and raises
 the epoch, so whoever read the queue before can no longer commit there. Metadata follows with an epoch above
@@ -14,6 +15,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from messagestore.consume import cloned_offsets
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import left
 from messagestore.heads.time_lookup import first_at
@@ -33,12 +35,15 @@ MOST_NAMED = 50  # instances, in an error
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Reset target: `earliest`, `latest`, `offset` with an offset, or `time` with ms since 1970 or ms ago."""
+    """Reset target: `earliest`, `latest`, `offset` with an offset, `time` with ms since 1970 or ms ago, or
+    `group` with the group whose committed offsets are taken over, as they are at that moment.
+    """
 
     to: str
     offset: int | None = None
     at_ms: int | None = None
     ago_ms: int | None = None
+    source_group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class Move:
     """A queue's move: forward skips messages, backward repeats them.
 
     `asked`: the offset that was asked for, where `to_offset` is as near to it as there are messages; else
-    None. `reset` is what the move is known by when it is to be undone, '' while it is only planned.
+    None. `reset` is what the move is known by when it is to be undone, '' while it is only planned. `kept`:
+    the queue stays where it is, as the source group has no offset there.
     """
 
     queue: int
@@ -58,25 +64,27 @@ class Move:
     repeated: int = field(default=0, compare=False)
     asked: int | None = field(default=None, compare=False)
     reset: str = field(default="", compare=False)
+    kept: bool = field(default=False, compare=False)
 
 
 def check(target: Target) -> Target:
     """The target itself. Raises Invalid when a value is missing, wrong or too much."""
     values = {"offset": target.offset, "at_ms": target.at_ms, "ago_ms": target.ago_ms}
     given = {name for name, value in values.items() if value is not None}
+    given |= {"source_group"} if target.source_group else set()
     allowed: dict[str, list[set[str]]] = {
         "earliest": [set()],
         "latest": [set()],
         "offset": [{"offset"}],
         "time": [{"at_ms"}, {"ago_ms"}],
+        "group": [{"source_group"}],
     }
     if target.to not in allowed:
         raise Invalid.field("to", f"{target.to!r} is not one of {', '.join(allowed)}")
     if given not in allowed[target.to]:
         takes = " or ".join(", ".join(sorted(names)) or "no further field" for names in allowed[target.to])
         raise Invalid.field("to", f"{target.to} requires {takes}")
-    for name in given:
-        value = values[name]
+    for name, value in values.items():
         if value is not None and value < 0:
             raise Invalid.field(name, f"{value} is negative")
     return target
@@ -96,15 +104,16 @@ def reset(
 
     The group may be running. In a broadcasting group it moves those of one instance, which must be named. An
     offset outside a queue's low … head becomes the nearest inside, and the move says so. Needs `manage` on
-    the group. Raises NotFound, Invalid, NodeUnavailable; queues moved before that stay moved, and a repeat
-    is safe.
+    the group, and `consume` or `browse` on a topic that takes over those of another group.
+    Raises NotFound, Invalid, NodeUnavailable; queues moved before that stay moved, and a repeat is safe.
     """
     access.require(actor, "manage", group, what="group")
     check(target)
     _check_instance(groups.describe(name=group, actor=actor), instance)
     owned = [row for row in ownership.queues(group=group, actor=actor) if row.instance == instance]
     owned = _chosen(owned, group, topic, queues)
-    planned = [_planned(row, target) for row in owned]
+    targets = _cloned(owned, target, topic, actor) if target.to == "group" else [target] * len(owned)
+    planned = [_planned(row, one) for row, one in zip(owned, targets, strict=True)]
     return planned if dry_run else _made(owned, planned, actor)
 
 
@@ -128,7 +137,7 @@ def _made(
 ) -> list[Move]:
     reset = str(uuid.uuid4())
     return [
-        _move(row, replace(move, reset=reset), actor, undoes)
+        move if move.kept else _move(row, replace(move, reset=reset), actor, undoes)
         for row, move in zip(owned, planned, strict=True)
     ]
 
@@ -161,7 +170,21 @@ def _chosen(
     return [row for row in mine if queues is None or row.queue in queues]
 
 
-def _planned(row: QueueOwner, target: Target) -> Move:
+def _cloned(
+    owned: Sequence[QueueOwner], target: Target, topic: str | None, actor: Actor
+) -> list[Target | None]:
+    """The committed offset of the source group in each queue; None where it has none."""
+    group = owned[0].group
+    if topic is None:
+        raise Invalid.field("topic", "name the topic whose offsets are those of another group")
+    if target.source_group == group:
+        raise Invalid.field("source_group", f"{group} is the group whose offsets are reset: name another one")
+    there = cloned_offsets.committed(group=str(target.source_group), topic=topic, actor=actor)
+    return [Target("offset", offset=there[row.queue]) if row.queue in there else None for row in owned]
+
+
+def _planned(row: QueueOwner, target: Target | None) -> Move:
+    """The move of a queue; without a target it stays where it is."""
     with node_pools.node(row.node_id).reading() as session:
         positions = reader_sql.read_positions(
             session, group_id=row.group_id, queues=[row.queue], instance=row.reader
@@ -169,9 +192,12 @@ def _planned(row: QueueOwner, target: Target) -> Move:
         position = positions.get(row.queue)
         if position is None or position.committed is None:
             raise NotFound(f"Queue {row.queue} has no committed offset yet.", code=Code.QUEUE_NOT_FOUND)
+        at = position.committed
+        if target is None:
+            return Move(row.queue, row.number, at, at, topic=row.topic, kept=True)
         to = _offset(session, position, target)
         asked = target.offset if target.offset is not None and target.offset != to else None
-        move = Move(row.queue, row.number, position.committed, to, topic=row.topic, asked=asked)
+        move = Move(row.queue, row.number, at, to, topic=row.topic, asked=asked)
         return _counted(session, move, position.low)
 
 

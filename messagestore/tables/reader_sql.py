@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from messagestore.engine.mysql_session import Session
 from messagestore.tables.running import ids, key_of, rows_of, step
@@ -10,6 +10,7 @@ from messagestore.tables.shapes import Position, ReaderKey, Rewound
 from metadata.grouping import chunks
 
 _INSTANCES_EACH = 100  # whose reader rows are made in one transaction
+_END = 2**63 - 1  # above every head
 
 
 def insert_readers(
@@ -25,11 +26,23 @@ def insert_readers(
 
     Rows below the epoch do not count as existing: an earlier subscription left them.
     """
-    rows: dict[str, object] = {"group_id": group_id, "queues": ids(queues), "below": epoch}
-    rows |= {"epoch": epoch, "latest": int(latest)}
+    rows = {"group_id": group_id, "queues": ids(queues), "epoch": epoch, "position": _END if latest else 0}
+    _insert(session, rows, instances)
+
+
+def insert_readers_at(
+    session: Session, *, group_id: int, queue: int, epoch: int, offset: int, instances: Sequence[str]
+) -> None:
+    """The same in one queue, at an offset or the nearest to it that the queue has."""
+    rows = {"group_id": group_id, "queues": ids([queue]), "epoch": epoch, "position": offset}
+    _insert(session, rows, instances)
+
+
+def _insert(session: Session, rows: Mapping[str, object], instances: Sequence[str]) -> None:
+    named = {**rows, "below": rows["epoch"]}
     both = ("delete_instance_readers", "insert_readers")
     for some in chunks(instances, _INSTANCES_EACH):
-        session.transact(*(step(session, name, **rows, instance=one) for one in some for name in both))
+        session.transact(*(step(session, name, **named, instance=one) for one in some for name in both))
 
 
 def delete_readers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from messagestore.heads import reader_starts
 from messagestore.nodes import upgrade
 from messagestore.pool import node_pools
 from messagestore.tables import delayed_sql, queue_sql, reader_sql
@@ -20,8 +21,14 @@ CHUNK = 500  # rows in one transaction
 FIRST_RELEASE = VERSION if is_older(VERSION, "0.2.0") else "0.2.0"
 
 
-def insert(reading: SubscriptionView | Reading, queues: Iterable[int], *, latest: bool = False) -> None:
-    """Make them at the beginning of queues, or at the end, for each instance of a broadcasting group.
+def insert(
+    reading: SubscriptionView | Reading,
+    queues: Iterable[int],
+    *,
+    start: str = "earliest",
+    start_at_ms: int | None = None,
+) -> None:
+    """Make them where a subscription starts, for each instance of a broadcasting group.
 
     A node on which a share group reads keeps brokers away that know no such groups. Raises Conflict while
     one of them is alive, or while the node lacks the tables (`upgrade.require_release`).
@@ -31,12 +38,13 @@ def insert(reading: SubscriptionView | Reading, queues: Iterable[int], *, latest
         if shares:
             upgrade.require_release(node=node.info.name, release=FIRST_RELEASE, actor=job("share_groups"))
         with node.reading() as session:  # harmless to repeat, so nothing is in doubt
-            reader_sql.insert_readers(
+            reader_starts.insert_readers(
                 session,
                 group_id=reading.group_id,
                 queues=mine,
                 epoch=reading.base_epoch,
-                latest=latest,
+                start=start,
+                start_at_ms=start_at_ms,
                 instances=readers,
             )
 

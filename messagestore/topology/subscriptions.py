@@ -21,15 +21,27 @@ UNFINISHED_AFTER_S = 60.0
 
 
 def create(
-    *, group: str, topic: str, start: str, actor: Actor, settings: Mapping[str, Any] | None = None
+    *,
+    group: str,
+    topic: str,
+    actor: Actor,
+    start: str = "earliest",
+    start_at_ms: int | None = None,
+    start_ago_ms: int | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> SubscriptionView:
-    """Subscribe a group from `earliest` or `latest`; ready when this returns. Needs `manage` on the group.
+    """Subscribe a group from `earliest` or `latest`, or from a time; ready when this returns.
+
+    `start_at_ms` is since 1970 UTC, `start_ago_ms` back from now. Needs `manage` on the group.
 
     Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was made.
     """
-    planned = subscription_rows.plan(group=group, topic=topic, start=start, settings=settings, actor=actor)
+    planned = subscription_rows.plan(
+        group=group, topic=topic, actor=actor, start=start, start_at_ms=start_at_ms,
+        start_ago_ms=start_ago_ms, settings=settings,
+    )  # fmt: skip
     try:
-        reader_rows.insert(planned, planned.queues, latest=start == "latest")
+        reader_rows.insert(planned, planned.queues, start=planned.start, start_at_ms=planned.start_at_ms)
         retry_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)
         return subscription_rows.make_ready(planned.id)
     except CatmqError:

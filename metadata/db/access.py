@@ -67,6 +67,13 @@ def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None
         raise Forbidden(f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}.")
 
 
+def require_any(actor: Actor, rights: Sequence[str], name: str, *, what: str = "topic") -> None:
+    """Raise Forbidden, naming the rights and the resource, unless the actor has one of them."""
+    if not any(may(actor, right, name, what=what) for right in rights):
+        named = " or ".join(rights)
+        raise Forbidden(f"{actor.kind} {actor.name} lacks the right {named} on {what} {name}.")
+
+
 def require_failed(actor: Actor, right: str, name: str, origin: tuple[str, str] | None) -> None:
     """Raise Forbidden unless a right on a failure topic's name also reaches its group or topic (`origin`).
 

@@ -47,4 +47,5 @@ def _group(view: GroupView) -> dict[str, Any]:
 
 def _subscription(view: SubscriptionView) -> dict[str, Any]:
     words = {"group": view.group, "topic": view.topic, "start": view.start}
-    return {**words, **written(PARTS["subscriptions"].settings, view.delivery)}
+    since = {} if view.start_at_ms is None else {"start_at_ms": view.start_at_ms}
+    return {**words, **since, **written(PARTS["subscriptions"].settings, view.delivery)}

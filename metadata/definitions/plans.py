@@ -190,6 +190,7 @@ def _subscription(entry: Entry, there: _There) -> Step:
     group, topic = entry.words["group"], entry.words["topic"]
     there.require("group", group)
     there.require("topic", topic)
+    subscription_rows.check_start(start=entry.words["start"], at_ms=entry.words["start_at_ms"])
     subscription_rows.check_fits(group, there.modes[key_of(group)], entry.settings)
     found = _read_by(there.groups.get(key_of(group)), key_of(topic))
     if found is None:

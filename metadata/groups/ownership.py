@@ -17,7 +17,7 @@ from metadata.db.changes import changed
 from metadata.db.consumer_ids import ConsumerId, reader_instance
 from metadata.db.rows import group_by_id, group_named
 from metadata.db.transactions import reachable, transactional
-from metadata.errors import Code, NotFound
+from metadata.errors import Code, Invalid, NotFound
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import instances, rebalance
@@ -66,6 +66,25 @@ def queues(*, group: str, actor: Actor) -> list[QueueOwner]:
             for one in found
             for pk, (name, epoch) in known.items()
         ]
+
+
+def of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
+    """The queues of a topic that a group reads, if its members share the offsets.
+
+    Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found), Invalid(source_group) where
+    the group does not read the topic, or broadcasts.
+    """
+    access.require_any(actor, ("consume", "browse"), topic)
+    with reachable():
+        row = group_named(group)
+        if row.mode == ConsumerGroup.Mode.BROADCASTING:
+            why = f"group {group} is broadcasting: each of its instances has offsets of its own"
+            raise Invalid.field("source_group", why)
+        rows = QueueOffset.objects.filter(group=row).select_related("queue__topic", "owner__process")
+        found = [_owner(row, one) for one in rows.filter(queue__topic__name=topic)]
+    if not found:
+        raise Invalid.field("source_group", f"group {group} does not subscribe to {topic}")
+    return found
 
 
 def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:

@@ -18,13 +18,14 @@ from django.db.models import QuerySet
 from metadata.actors import Actor, job
 from metadata.db import access, audit
 from metadata.db.changes import changed
-from metadata.db.clock import before, database_now
+from metadata.db.clock import before, database_now, ms
 from metadata.db.rows import differing, edit, group_by_name, shown, topic_by_name
 from metadata.db.transactions import in_pages, reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.grouping import grouped
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
+from metadata.rules.definitions import START_TIME
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION, checked
 from metadata.rules.topics.names import failure_name
@@ -49,6 +50,7 @@ class SubscriptionView:
     created_at_ms: int
     queues: tuple[int, ...]
     delivery: Delivery
+    start_at_ms: int | None = None  # it reads what was stored then or later; None: `start` says it
     to_failures: bool = False  # its topic is the group's failure topic
 
     @property
@@ -59,7 +61,14 @@ class SubscriptionView:
 
 @transactional
 def plan(
-    *, group: str, topic: str, start: str, actor: Actor, settings: Mapping[str, Any] | None = None
+    *,
+    group: str,
+    topic: str,
+    actor: Actor,
+    start: str,
+    start_at_ms: int | None = None,
+    start_ago_ms: int | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> SubscriptionView:
     """The rows of a new subscription, in state creating, with a position per queue at its base epoch.
 
@@ -68,8 +77,9 @@ def plan(
     made or taken down.
     """
     require_may_subscribe(actor, group=group, topic=topic)
-    if start not in ConsumerGroupTopic.Start.values:
-        raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
+    check_start(start=start, at_ms=start_at_ms, ago_ms=start_ago_ms)
+    now = database_now()
+    at_ms = start_at_ms if start_ago_ms is None else max(0, ms(now) - start_ago_ms)
     values = checked(DELIVERY, settings or {})
     group_row = group_by_name(group)
     topic_row = topic_by_name(topic)
@@ -82,17 +92,31 @@ def plan(
         what = f"The subscription of group {group} to {topic} is {existing.state}: try again in a moment."
         raise Unavailable(what, retry_after_ms=500)
     row = ConsumerGroupTopic.objects.create(
-        group=group_row, topic=topic_row, start=start, created_at=database_now(), **values
+        group=group_row, topic=topic_row, start=start, start_at_ms=at_ms, created_at=now, **values
     )
     unread = (Queue.State.CREATING, Queue.State.RETIRED)  # layout.make_ready gives positions in the former
     queues = topic_row.queues.exclude(state__in=unread).order_by("pk").values_list("pk", flat=True)
     QueueOffset.objects.bulk_create(
         [QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH) for queue in queues]
     )
-    after = {"start": start, **values}
+    after = {"start": start, **({} if at_ms is None else {"start_at_ms": at_ms}), **values}
     audit.record(actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", after=after)
     changed("subscription", row.pk)
     return view_of(row)
+
+
+def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> None:
+    """Raise Invalid unless a subscription can start there: at a word, or at a time."""
+    if start not in ConsumerGroupTopic.Start.values:
+        raise Invalid.field("start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}")
+    given = {"start_at_ms": at_ms, "start_ago_ms": ago_ms}
+    for name, value in given.items():
+        if value is not None and (problem := START_TIME.problem(value)) is not None:
+            raise Invalid.field(name, problem)
+    if at_ms is not None and ago_ms is not None:
+        raise Invalid.field("start_ago_ms", "give start_at_ms or start_ago_ms, and not both")
+    if start == ConsumerGroupTopic.Start.LATEST and (at_ms is not None or ago_ms is not None):
+        raise Invalid.field("start", "is latest, which has no time: leave it out")
 
 
 def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:

@@ -92,6 +92,8 @@ class ConsumerGroupTopic(models.Model):
     topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="subscriptions")
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     start = models.CharField(max_length=10, choices=Start.choices)
+    # Since 1970 UTC: readers start at the first message stored then or later; start is earliest.
+    start_at_ms = models.BigIntegerField(null=True, blank=True)
     stopped = models.BooleanField(default=False)
     stopped_queues = models.JSONField(default=list, blank=True)  # ids of queues that are not read for now
     # How messages come; the meaning of each stands at metadata.rules.groups.delivery.Delivery.

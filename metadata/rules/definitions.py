@@ -26,6 +26,7 @@ MOST_ERRORS = 100  # that are named at once
 MOST_QUEUES = 65_536  # of a topic; a setting of the installation allows fewer
 MODES = Choice(dict.fromkeys(("clustering", "broadcasting", "share"), ""))
 STARTS = Choice(dict.fromkeys(("earliest", "latest"), ""))
+START_TIME = Whole(0, 253_402_300_799_999, null="`start` says it")  # ms since 1970, to the year 9999
 NAME = Text(100)
 
 
@@ -49,9 +50,9 @@ PARTS = {
     ),
     "subscriptions": Part(
         "subscription",
-        {"group": NAME, "topic": NAME, "start": STARTS},
+        {"group": NAME, "topic": NAME, "start": STARTS, "start_at_ms": START_TIME},
         DELIVERY,
-        {"start": "earliest"},
+        {"start": "earliest", "start_at_ms": None},
     ),
 }
 

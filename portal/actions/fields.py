@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
 
 from portal.actions.action import Preview
 from portal.kit.tables import Column, Columns, Empty, code, plain, text
@@ -17,6 +18,12 @@ def password_field(label: Any, *, autocomplete: str = "new-password", **form: An
     """Return a field that keeps blanks, and whose value no page sends back."""
     widget = forms.PasswordInput(attrs={"autocomplete": autocomplete})
     return forms.CharField(label=label, strip=False, widget=widget, **form)
+
+
+def time_field(**form: Any) -> forms.DateTimeField:
+    """Return a field for a date and time, UTC, that may be left empty."""
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    return forms.DateTimeField(label=lazy("Date and time, UTC"), required=False, widget=widget, **form)
 
 
 def given(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:

@@ -174,6 +174,9 @@ def test_the_clients_management_calls_are_understood(admin: Admin, queue: int) -
     admin.create_group("g", session_timeout_ms=5000)
     admin.subscribe("g", "single", start="latest")
     assert admin.subscription("g", "single")["start"] == "latest"
+    admin.create_group("since")
+    assert admin.subscribe("since", "single", start_at_ms=7)["start_at_ms"] == 7
+    admin.delete_group("since")
     assert admin.lag("g")["queues"][0]["queue"] == queue
     assert admin.change_group("g", stopped=True)["stopped"] is True
     moves = admin.reset_offsets("g", "single", to="earliest", dry_run=True)

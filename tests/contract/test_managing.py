@@ -11,6 +11,7 @@ from metadata.rules.topics.slots import slot_of
 from tests.support.broker import Broker, problem
 from tests.support.mariadb import MariaDB
 from tests.support.members import reader
+from tests.support.tampering import age
 
 
 def test_a_topic_is_created_shown_changed_and_deleted(broker: Broker) -> None:
@@ -131,6 +132,28 @@ def test_a_subscription_starts_where_it_is_told(broker: Broker, queue: int) -> N
         assert (row["queue"], row["lag"], row["owner"]) == (queue, lag, None)
 
 
+def test_a_subscription_starts_at_a_time(broker: Broker, queue: int) -> None:
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}, {"body": "b"}]})
+    age(queue, 0, 1, seconds=7_200)
+    for group, start in (("g1", {"start_ago_ms": 3_600_000}), ("g2", {"start_at_ms": 0})):
+        broker.ok("POST", "/groups", {"name": group})
+        made = broker.ok("POST", f"/groups/{group}/subscriptions", {"topic": "single", **start})
+        assert made["start"] == "earliest" and made["start_at_ms"] >= start.get("start_at_ms", 1)
+        assert broker.ok("GET", f"/groups/{group}/subscriptions/single") == made
+    assert [broker.ok("GET", f"/groups/{one}/offsets")["lag"] for one in ("g1", "g2")] == [1, 2]
+    broker.ok("POST", "/groups", {"name": "g3"})
+    for wrong, field in (
+        ({"start_at_ms": "yesterday"}, "start_at_ms"),
+        ({"start_at_ms": -1}, "start_at_ms"),
+        ({"start_at_ms": 1 << 60}, "start_at_ms"),
+        ({"start_at_ms": 1, "start_ago_ms": 1}, "start_ago_ms"),
+        ({"start": "latest", "start_ago_ms": 1}, "start"),
+    ):
+        answer = broker.call("POST", "/groups/g3/subscriptions", {"topic": "single", **wrong})
+        problem(answer, 400, "invalid", field)
+    assert broker.ok("GET", "/groups/g3/subscriptions")["subscriptions"] == []
+
+
 def test_a_subscription_is_stopped_and_ended(broker: Broker, topic: str) -> None:
     broker.ok("POST", "/groups", {"name": "g"})
     broker.ok("POST", "/groups/g/subscriptions", {"topic": topic})
@@ -156,7 +179,7 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
     member.commit(member.position(queue, 3))
     move = {"topic": "single", "to": "offset", "offset": 99}
     moved = {"topic": "single", "queue": queue, "number": 0, "from": 3, "to": 5}
-    planned = {**moved, "skipped": 2, "repeated": 0, "asked": 99}
+    planned = {**moved, "skipped": 2, "repeated": 0, "asked": 99, "kept": False}
     dry = broker.ok("PATCH", "/groups/readers/offsets", {**move, "dry_run": True})
     assert dry == {"dry_run": True, "reset": None, "moves": [planned]}
 
@@ -166,7 +189,9 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
     assert member.commit(member.position(queue, 4)) == ["fenced"]
 
     back = broker.ok("POST", "/groups/readers/offsets/undo", {"reset": made["reset"]})
-    assert back["moves"] == [{**moved, "from": 5, "to": 3, "skipped": 0, "repeated": 2, "asked": None}]
+    assert back["moves"] == [
+        {**moved, "from": 5, "to": 3, "skipped": 0, "repeated": 2, "asked": None, "kept": False}
+    ]
     assert broker.ok("GET", "/groups/readers/offsets")["lag"] == 2
     past = broker.ok("GET", "/groups/readers/offsets/moves")["moves"]
     assert [(one["reset"], one["from"], one["to"], one["undoes"]) for one in past] == [
@@ -178,6 +203,26 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
     problem(broker.call("POST", "/groups/readers/offsets/undo", {}), 404, "reset_not_found")
 
 
+def test_a_group_takes_over_the_offsets_of_another(broker: Broker, queue: int) -> None:
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": str(n)} for n in range(5)]})
+    member = reader(broker)
+    member.commit(member.position(queue, 3))
+    broker.ok("POST", "/groups", {"name": "copy"})
+    broker.ok("POST", "/groups/copy/subscriptions", {"topic": "single"})
+    body = {"topic": "single", "to": "group", "source_group": "readers"}
+    blind = broker.as_key({"manage": ["copy"]})
+    refused = problem(blind.call("PATCH", "/groups/copy/offsets", body), 403, "forbidden")
+    assert "consume or browse on topic single" in refused["detail"]
+    (move,) = broker.as_key({"manage": ["copy"], "browse": ["single"]}).ok(
+        "PATCH", "/groups/copy/offsets", body
+    )["moves"]
+    assert (move["queue"], move["from"], move["to"], move["kept"]) == (queue, 0, 3, False)
+    missing = problem(
+        broker.call("PATCH", "/groups/copy/offsets", {**body, "source_group": "no"}), 404, "group_not_found"
+    )
+    assert "no" in missing["detail"]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -186,6 +231,10 @@ def test_positions_move_while_the_group_runs_and_back(broker: Broker, queue: int
         ({"to": "earliest", "offset": 1}, "to"),
         ({"to": "offset", "offset": -1}, "offset"),
         ({"to": "time", "at_ms": 1, "ago_ms": 1}, "to"),
+        ({"to": "group"}, "to"),
+        ({"to": "latest", "source_group": "g"}, "to"),
+        ({"to": "group", "source_group": "g"}, "source_group"),
+        ({"to": "group", "source_group": 7}, "source_group"),
         ({"to": "latest", "queues": [999_999]}, "queues"),
         ({"to": "latest", "queues": ["1"]}, "queues[0]"),
         ({"to": "latest", "dry_run": "yes"}, "dry_run"),

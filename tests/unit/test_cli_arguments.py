@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from catmq_client.cli import main
-from catmq_client.cli.arguments import header, or_none, seconds, target, url, whole
+from catmq_client.cli.arguments import header, or_none, reset_target, seconds, target, url, whole
 from catmq_client.cli.main import parsed
+from catmq_client.cli.manage.groups import start_position
 from tests.support.canned import Canned
 
 
@@ -45,6 +46,11 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (target, "-99999999999999d"),
         (target, "2026-13-01"),
         (target, ""),
+        (target, "group:shipping"),
+        (reset_target, "group:"),
+        (reset_target, "shipping"),
+        (start_position, "42"),
+        (start_position, "soon"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_to_give_instead(kind: Callable[[str], Any], text: str) -> None:
@@ -73,6 +79,8 @@ def test_a_position_is_a_word_an_offset_a_time_or_how_long_ago(text: str, field:
     ("argv", "field", "value"),
     [
         (["offsets", "reset", "g", "t", "--to", "-15m", "--dry-run"], "to", target("-15m")),
+        (["offsets", "reset", "g", "t", "--to", "group:x"], "to", reset_target("group:x")),
+        (["subscribe", "g", "t", "--from", "-2h"], "start", target("-2h")),
         (["find", "t", "--from", "-2h", "--to", "-15m"], "start", target("-2h")),
         (["find", "t", "--from", "-2h", "--to", "-15m"], "end", target("-15m")),
         (["find", "t", "--contains", "-x -y"], "contains", "-x -y"),

@@ -209,6 +209,18 @@ def test_subscribe_begins_at_earliest_unless_told_otherwise() -> None:
     ]
 
 
+def test_subscribe_begins_at_a_time_and_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {**GROUP["subscriptions"][0], "start": "earliest", "start_at_ms": 1_772_366_400_000}
+    canned = Canned({"POST groups/billing/subscriptions": answer})
+    for text in ("2026-03-01T12:00Z", "-2h"):
+        assert main(["subscribe", "billing", "orders", "--from", text], transport=canned) == 0
+    assert [request.body for request in canned.requests] == [
+        {"topic": "orders", "start": "earliest", "start_at_ms": 1_772_366_400_000},
+        {"topic": "orders", "start": "earliest", "start_ago_ms": 7_200_000},
+    ]
+    assert "from 2026-03-01 12:00:00Z" in capsys.readouterr().err
+
+
 def test_unsubscribe_deletes_the_subscription() -> None:
     assert (
         main(["unsubscribe", "g", "t", "--yes"], transport=Canned({"DELETE groups/g/subscriptions/t": {}}))
@@ -311,6 +323,18 @@ def test_a_reset_says_where_it_could_not_go_all_the_way(capsys: pytest.CaptureFi
     assert main(["offsets", "reset", "billing", "--to", "99"], transport=canned) == 0
     assert canned.requests[-1].body == {"to": "offset", "dry_run": False, "offset": 99}
     assert "queue 7: 99 requested, the nearest possible is 20" in capsys.readouterr().err
+
+
+def test_a_reset_to_another_group_names_the_queues_that_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    stays = {**MOVE, "queue": 8, "to": MOVE["from"], "repeated": 0, "kept": True}
+    canned = Canned({"PATCH groups/billing/offsets": {**MOVES, "moves": [MOVE, stays]}})
+    assert main(["offsets", "reset", "billing", "orders", "--to", "group:shipping"], transport=canned) == 0
+    assert canned.requests[-1].body == {
+        "topic": "orders", "to": "group", "dry_run": False, "source_group": "shipping"
+    }  # fmt: skip
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "not moved, as the other group has no offset there: queue 8"
+    assert said[1].startswith("1 queues set")
 
 
 def test_a_reset_that_is_to_stop_the_group_starts_it_again_also_when_it_fails() -> None:

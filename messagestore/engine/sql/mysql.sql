@@ -181,7 +181,7 @@ SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
 
 -- name: insert_readers
 INSERT IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
-SELECT :group_id, :instance, queue_id, :epoch, '', IF(:latest, head, low), 0
+SELECT :group_id, :instance, queue_id, :epoch, '', LEAST(GREATEST(:position, low), head), 0
   FROM queue_head WHERE queue_id IN ({queues})
 
 -- name: delete_readers

@@ -163,7 +163,7 @@ SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 
 -- name: insert_readers
 INSERT OR IGNORE INTO reader (group_id, instance, queue_id, epoch, owner, committed, rewinds)
-SELECT :group_id, :instance, queue_id, :epoch, '', CASE WHEN :latest THEN head ELSE low END, 0
+SELECT :group_id, :instance, queue_id, :epoch, '', MIN(MAX(:position, low), head), 0
   FROM queue_head WHERE queue_id IN ({queues})
 
 -- name: delete_readers

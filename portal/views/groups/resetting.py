@@ -17,6 +17,7 @@ from metadata.errors import Invalid
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
+from portal.actions.fields import time_field
 from portal.auth.access import actor, may
 from portal.kit import pages, places, rows
 from portal.kit.pages import Link, to
@@ -57,17 +58,19 @@ class Resetting(forms.Form):
             ("latest", lazy("the latest offset (skip all unread messages)")),
             ("offset", lazy("an offset")),
             ("time", lazy("a point in time")),
+            ("group", lazy("the offsets of another group")),
         ),
     )
     offset = forms.IntegerField(label=lazy("Offset"), required=False, min_value=0)
-    at = forms.DateTimeField(
-        label=lazy("Date and time, UTC"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-        help_text=lazy("For a point in time."),
-    )
+    at = time_field(help_text=lazy("For a point in time."))
     minutes_ago = forms.IntegerField(
         label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("Instead of a date and time.")
+    )
+    source_group = forms.CharField(
+        label=lazy("Other group"),
+        required=False,
+        max_length=100,
+        help_text=lazy("For the offsets of another group, as it has committed them in this topic."),
     )
     queues = IdsField(
         label=lazy("Only these queues"),
@@ -96,6 +99,11 @@ class MoveOffsets(GroupAction):
         effects: list[Text] = [what % {"repeated": repeated, "skipped": skipped}]
         if any(one.asked is not None for one in found):
             effects.append(_("A queue without this offset is set to its nearest offset."))
+        kept = ", ".join(rows.queue_name(one.queue) for one in found if one.kept)
+        if kept:
+            effects.append(
+                _("The other group has no offset in these queues, which stay as they are: %s") % kept
+            )
         if not groups.describe(name=self.name, actor=self.actor).stopped:
             effects.append(_("The group is running. Its members continue at the new offsets within moments."))
             effects.append(
@@ -108,7 +116,9 @@ class MoveOffsets(GroupAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         made = self.moves(fields, dry_run=False)
-        return _("%d offsets were reset. The list of resets on this page undoes it.") % len(made)
+        return _("%d offsets were reset. The list of resets on this page undoes it.") % sum(
+            not one.kept for one in made
+        )
 
 
 class ResetGroup(MoveOffsets):
@@ -134,11 +144,14 @@ class ResetGroup(MoveOffsets):
         at_time = fields["to"] == "time"
         if at_time and (ago is None) == (at is None):
             raise Invalid.field("at", _("Give a date and time, or minutes, and not both."))
+        if fields["to"] == "group" and not fields["source_group"]:
+            raise Invalid.field("source_group", _("Name the other group."))
         target = Target(
             to=fields["to"],
             offset=fields["offset"] if fields["to"] == "offset" else None,
             at_ms=round(at.timestamp() * 1000) if at is not None and at_time else None,
             ago_ms=None if ago is None or not at_time else ago * 60_000,
+            source_group=fields["source_group"] if fields["to"] == "group" else None,
         )
         return offset_reset.reset(
             group=self.name, topic=fields["topic"] or None, target=target, queues=fields["queues"] or None,

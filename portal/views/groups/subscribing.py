@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
@@ -12,10 +13,13 @@ from django.utils.translation import ngettext
 
 from messagestore.inspect.tag_preview import TagMatches, tag_matches
 from messagestore.topology import subscriptions
+from metadata.db.clock import ms
+from metadata.errors import Invalid
 from metadata.groups import subscription_rows
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields
+from portal.actions.fields import time_field
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Text
 from portal.templatetags.shapes import count
@@ -26,8 +30,13 @@ class Subscribing(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=100)
     start = forms.ChoiceField(
         label=lazy("From"),
-        choices=(("earliest", lazy("the earliest message")), ("latest", lazy("what comes from now on"))),
+        choices=(
+            ("earliest", lazy("the earliest message")),
+            ("latest", lazy("what comes from now on")),
+            ("time", lazy("a point in time")),
+        ),
     )
+    at = time_field(help_text=lazy("For a point in time."))
 
 
 @with_settings(SUBSCRIPTION)
@@ -40,14 +49,34 @@ class Subscribe(GroupAction):
     title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        late = fields["start"] == "latest"
-        where = _("what comes from now on") if late else _("the earliest message")
+        where = _where(fields["start"], _start_at_ms(fields))
         what = _("Group %(group)s will read %(topic)s from %(where)s.")
         return Preview(effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        subscriptions.create(group=self.name, topic=fields["topic"], start=fields["start"], actor=self.actor)
+        at_ms = _start_at_ms(fields)
+        start = "earliest" if at_ms is not None else fields["start"]
+        subscriptions.create(
+            group=self.name, topic=fields["topic"], start=start, start_at_ms=at_ms, actor=self.actor
+        )
         return _("Group %(group)s reads %(topic)s.") % {"group": self.name, "topic": fields["topic"]}
+
+
+def _start_at_ms(fields: dict[str, Any]) -> int | None:
+    """The time from which the group is to read; None where a word says it. Raises Invalid."""
+    at: datetime | None = fields["at"]
+    if fields["start"] != "time":
+        return None
+    if at is None:
+        raise Invalid.field("at", _("Give a date and time."))
+    return ms(at)
+
+
+def _where(start: str, at_ms: int | None) -> Text:
+    if at_ms is not None:
+        time = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return _("what was stored at %s or later") % time
+    return _("what comes from now on") if start == "latest" else _("the earliest message")
 
 
 class ChangeSubscription(Edit, GroupAction):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,7 +16,8 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_admin
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
-from messagestore.tables import queue_sql
+from messagestore.tables import node_sql, queue_sql, reader_sql
+from messagestore.topology import subscriptions
 from metadata import redrive_rows
 from metadata.cache import snapshot
 from metadata.groups import groups, subscription_rows
@@ -23,7 +25,7 @@ from metadata.jobs import reports, runs
 from metadata.models import AuditLog, OffsetMove, Redrive, Report
 from metadata.topics import topic_rows
 from metadata.users import api_keys
-from tests.support import failing, moving
+from tests.support import failing, moving, tampering
 from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
 
@@ -186,6 +188,47 @@ def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) 
     assert text(ada.get("/groups/billing/moves")).count("<tr>") == 3
     verbs = AuditLog.objects.filter(kind="offset", actor_name="ada").values_list("verb", flat=True)
     assert sorted(verbs) == ["reset", "undo"]
+
+
+def test_a_group_gets_the_offsets_of_another_after_a_preview(queue: int, ada: Client) -> None:
+    failing.send(b"a", b"b", b"c")
+    groups.create(name="shipping", actor=ME)
+    subscriptions.create(group="shipping", topic="orders", start="latest", actor=ME)
+    url, typed = "/groups/billing/reset", {"topic": "orders", "to": "group"}
+    refused = filled(ada, url, **typed)
+    assert refused.status_code == 400 and "Name the other group." in text(refused)
+    typed["source_group"] = "shipping"
+    seen = text(filled(ada, url, **typed))
+    assert "0 messages are read again, 3 are skipped" in seen and "stay as they are" not in seen
+    assert committed() == 0
+    assert "1 offsets were reset" in text(carry_out(ada, url, **typed)) and committed() == 3
+    group_id = snapshot.find_group("shipping").id
+    with node_pools.node_of(queue).writing() as session:
+        reader_sql.delete_readers(session, group_id=group_id, queues=[queue], below=1 << 60)
+    seen = text(filled(ada, url, **typed))
+    assert "no offset in these queues, which stay as they are: orders/0" in seen
+    assert "0 offsets were reset" in text(carry_out(ada, url, **typed)) and committed() == 3
+
+
+def test_a_group_subscribes_from_a_date_and_time(queue: int, ada: Client) -> None:
+    failing.send(b"a", b"b", b"c")
+    tampering.age(queue, 0, 2, seconds=7_200)
+    groups.create(name="shipping", actor=ME)
+    with node_pools.node_of(queue).reading() as session:
+        since = datetime.fromtimestamp(node_sql.now_ms(session) // 1000 - 3_600, UTC)
+    url, typed = "/groups/shipping/subscribe", {"topic": "orders", "start": "time"}
+    refused = filled(ada, url, **typed)
+    assert refused.status_code == 400 and "Give a date and time." in text(refused)
+    typed["at"] = f"{since:%Y-%m-%dT%H:%M:%S}"
+    seen = filled(ada, url, **typed)
+    assert f"from what was stored at {since:%Y-%m-%d %H:%M:%S} UTC or later." in text(seen)
+    assert "Group shipping reads orders." in text(confirm(ada, url, seen))
+    made = subscription_rows.named(group="shipping", topic="orders", actor=ME)
+    assert made.start_at_ms == int(since.timestamp()) * 1000
+    (move,) = offset_reset.reset(
+        group="shipping", topic="orders", target=Target("latest"), actor=ME, dry_run=True
+    )
+    assert (move.from_offset, move.to_offset) == (2, 3)
 
 
 def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client) -> None:

@@ -191,10 +191,24 @@ class Admin(Calls):
         """Delete a group with its committed offsets; refused while it has members."""
         self._call("DELETE", path_of("groups", group=name), params={"confirm": name})
 
-    def subscribe(self, group: str, topic: str, *, start: Start = "earliest") -> Subscription:
-        """Subscribe a group to a topic. `start` sets its committed offset in every queue."""
+    def subscribe(
+        self,
+        group: str,
+        topic: str,
+        *,
+        start: Start = "earliest",
+        start_at_ms: int | None = None,
+        start_ago_ms: int | None = None,
+    ) -> Subscription:
+        """Subscribe a group to a topic. `start` sets its committed offset in every queue.
+
+        With `start_at_ms` (since 1970 UTC) or `start_ago_ms` (back from the server's now) it is the first
+        message stored then or later.
+        """
         path = path_of("groups", group=group) + "/subscriptions"
-        return cast(Subscription, self._call("POST", path, body={"topic": topic, "start": start}))
+        since = given({"start_at_ms": start_at_ms, "start_ago_ms": start_ago_ms})
+        body = {"topic": topic, "start": start, **since}
+        return cast(Subscription, self._call("POST", path, body=body))
 
     def subscription(self, group: str, topic: str) -> Subscription:
         return cast(Subscription, self._call("GET", path_of("groups", group=group, subscriptions=topic)))
@@ -216,7 +230,7 @@ class Admin(Calls):
         group: str,
         topic: str | None = None,
         *,
-        to: Literal["earliest", "latest", "offset", "time"],
+        to: Literal["earliest", "latest", "offset", "time", "group"],
         dry_run: bool = False,
         **where: object,
     ) -> Moves:
@@ -224,7 +238,7 @@ class Admin(Calls):
 
         `where`: queues (list of ids, default all), instance (of a broadcasting group),
         `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the server's now) with
-        to="time".
+        to="time", `source_group` with to="group": the committed offsets of another group in the topic.
         """
         body = {"to": to, "dry_run": dry_run, **given({"topic": topic, **where})}
         return cast(Moves, self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body))

@@ -189,6 +189,7 @@ class Subscription(TypedDict):
     topic: str
     state: str
     start: Start
+    start_at_ms: int | None
     stopped: bool
     stopped_queues: list[int]
 
@@ -320,6 +321,7 @@ Move = TypedDict(
         "skipped": int,
         "repeated": int,
         "asked": int | None,
+        "kept": bool,
     },
 )
 

@@ -19,6 +19,8 @@ SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)(|[KMGT]B)", re.ASCII | re.IGNORECAS
 AGO = re.compile(r"-(\d{1,10})([smhd])", re.ASCII)
 DASHED = re.compile(r"-(?!h$)[^-].*", re.DOTALL)  # a value that looks like an option; -h is one
 POSITIONS = "earliest, latest, an OFFSET, a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)"
+OF_GROUP = "group:"
+RESET_POSITIONS = f"{POSITIONS}, or group:NAME for the offsets of another group"
 
 
 def wrong(text: str) -> argparse.ArgumentTypeError:
@@ -166,10 +168,11 @@ def span(
 class Target:
     """Target of a reset of a group's position; `to` says which of the other fields is given."""
 
-    to: Literal["earliest", "latest", "offset", "time"]
+    to: Literal["earliest", "latest", "offset", "time", "group"]
     offset: int | None = None
     at_ms: int | None = None  # since 1970 UTC
     ago_ms: int | None = None  # counted back by the server's clock
+    source_group: str | None = None
 
 
 def target(text: str) -> Target:
@@ -190,6 +193,23 @@ def target(text: str) -> Target:
         return Target("time", at_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
         raise wrong(f"{text!r}: give {POSITIONS}") from None
+
+
+def reset_target(text: str) -> Target:
+    """A position, or the offsets of another group.
+
+    >>> reset_target("group:shipping").source_group, reset_target("latest").to
+    ('shipping', 'latest')
+    """
+    if text.startswith(OF_GROUP):
+        name = text.removeprefix(OF_GROUP)
+        if not name:
+            raise wrong(f"{text!r}: give group:NAME")
+        return Target("group", source_group=name)
+    try:
+        return target(text)
+    except argparse.ArgumentTypeError:
+        raise wrong(f"{text!r}: give {RESET_POSITIONS}") from None
 
 
 def joined(argv: Sequence[str], options: Collection[str]) -> list[str]:

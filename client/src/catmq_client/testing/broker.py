@@ -229,9 +229,18 @@ class FakeBroker:
 
     def _subscribe(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
         topic, start = body["topic"], body["start"]
+        if "start_at_ms" in body or "start_ago_ms" in body:
+            raise unsupported("subscriptions from a time")
         if not self.find_group(group).subscribe(self.topics.find(topic).queues, start=start):
             raise Conflict(f"group {group} reads {topic} already", code="already_exists", status=409)
-        return {"group": group, "topic": topic, "state": "ready", "start": start, "stopped": False}
+        return {
+            "group": group,
+            "topic": topic,
+            "state": "ready",
+            "start": start,
+            "start_at_ms": None,
+            "stopped": False,
+        }
 
     def _register(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
         topics = [self.topics.find(topic) for topic in body.get("topics") or ()]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from catmq_client.admin.activity_shapes import SlowHandler
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import PAGE
-from catmq_client.admin.shapes import Group, Rebalance
+from catmq_client.admin.shapes import Group, Rebalance, Subscription
+from catmq_client.cli.arguments import Target, target, wrong
 from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.declared import options
 from catmq_client.cli.forms import Paint, is_table
@@ -19,6 +21,7 @@ from catmq_client.cli.output import (
     duration,
     facts,
     fields,
+    moment,
     note,
     print_rows,
     rows_table,
@@ -45,6 +48,18 @@ from catmq_client.cli.verbs import (
 from catmq_client.cli.wait import WAIT, waited
 from catmq_client.errors import NotFound
 
+STARTS = "earliest, latest, a TIME like 2026-03-01T12:00, or a time ago like -15m (s, m, h, d)"
+
+
+def start_position(text: str) -> Target:
+    """A position at which a subscription can start: any but an offset."""
+    with suppress(argparse.ArgumentTypeError):
+        found = target(text)
+        if found.to != "offset":
+            return found
+    raise wrong(f"{text!r}: give {STARTS}")
+
+
 MODE = Argument(
     "--mode",
     "members share the queues (clustering, the default), each instance reads all (broadcasting), "
@@ -54,11 +69,11 @@ MODE = Argument(
 SETTINGS = options("group")
 ONLY_TOPIC = Argument("--topic TOPIC", "only this topic")
 START = Argument(
-    "--from",
-    "where to start (default earliest)",
+    "--from POSITION",
+    f"where to start: {STARTS} (default earliest)",
     dest="start",
-    choices=("earliest", "latest"),
-    default="earliest",
+    type=start_position,
+    default=Target("earliest"),
 )
 
 LIST: Columns = {
@@ -82,7 +97,7 @@ SHARE_FACTS: Columns = {
 }
 SUBSCRIPTIONS: Columns = {
     **fields("topic state"),
-    "FROM": "start",
+    "FROM": lambda row: started(row),
     "STOPPED": "stopped",
     "STOPPED QUEUES": lambda row: ids(row.get("stopped_queues", ())),
 }
@@ -111,6 +126,24 @@ REBALANCES: Columns = {
     "MOVES": lambda row: len(row["moves"]),
     "LONGEST PAUSE": lambda row: duration(longest_pause(row)),
 }
+
+
+def started(subscription: Subscription) -> str:
+    """Return where a subscription started: at a word, or at a time."""
+    return moment(subscription.get("start_at_ms")) or subscription["start"]
+
+
+def subscribe(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
+    """Subscribe a group, and return the answer with the start in words."""
+    start: Target = args.start
+    made = admin.subscribe(
+        args.group,
+        args.topic,
+        start="latest" if start.to == "latest" else "earliest",
+        start_at_ms=start.at_ms,
+        start_ago_ms=start.ago_ms,
+    )
+    return {**made, "from": started(made)}
 
 
 def active_limit(most: int | None) -> str:
@@ -310,8 +343,8 @@ SUBSCRIBE = action(
     "subscribe",
     "subscribe a group to a topic",
     (GROUP, TOPIC, START),
-    lambda admin, args: admin.subscribe(args.group, args.topic, start=args.start),
-    done="group {answer[group]} reads {answer[topic]} from {answer[start]}",
+    subscribe,
+    done="group {answer[group]} reads {answer[topic]} from {answer[from]}",
 )
 UNSUBSCRIBE = action(
     "unsubscribe",

@@ -12,7 +12,7 @@ from typing import Any
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import given
 from catmq_client.admin.shapes import GroupLag, Moves, Progress
-from catmq_client.cli.arguments import POSITIONS, Target, target
+from catmq_client.cli.arguments import RESET_POSITIONS, Target, reset_target
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table
 from catmq_client.cli.output import Columns, at, duration, fields, note, print_rows, span
@@ -24,7 +24,7 @@ RESET = Argument(
     "id that `offsets reset` and `offsets history` show (default: the last that was not undone)",
     nargs="?",
 )
-TO = Argument("--to POSITION", POSITIONS, type=target, required=True)
+TO = Argument("--to POSITION", RESET_POSITIONS, type=reset_target, required=True)
 ONLY_TOPIC = Argument("TOPIC", "only this topic (default: all subscribed)", nargs="?")
 INSTANCE = Argument("--instance NAME", "only this instance of a broadcasting group")
 PAUSE = Argument("--pause", "pause the group during the reset", old="--stop")
@@ -126,6 +126,7 @@ def reset(args: argparse.Namespace, brokers: Brokers) -> int:
             offset=to.offset,
             at_ms=to.at_ms,
             ago_ms=to.ago_ms,
+            source_group=to.source_group,
         )
     return show_moves(args, answer)
 
@@ -141,14 +142,17 @@ def show_moves(args: argparse.Namespace, answer: Moves) -> int:
     print_rows(({**about, **move} for move in answer["moves"]), MOVED, args.output)
     if not is_table(args.output):
         return 0
+    kept = [move["queue"] for move in answer["moves"] if move.get("kept")]
     for move in answer["moves"]:
         if move.get("asked") is not None:
             note(f"queue {move['queue']}: {move['asked']} requested, the nearest possible is {move['to']}")
+    if kept:
+        note(f"not moved, as the other group has no offset there: queue {', '.join(map(str, kept))}")
     if args.dry_run:
         note("nothing moved (--dry-run)")
     else:
         undone = f"; undo: catmq offsets undo {args.group} {answer['reset']}" if answer.get("reset") else ""
-        note(f"{len(answer['moves'])} queues set{undone}")
+        note(f"{len(answer['moves']) - len(kept)} queues set{undone}")
     return 0
 
 
