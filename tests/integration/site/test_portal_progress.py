@@ -11,7 +11,7 @@ from django.test import Client
 from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
-from metadata.monitoring import metrics_history
+from metadata.monitoring import alarms, metrics_history
 from metadata.rules.groups.progress import Progress
 from portal.kit import progress
 from tests.support import rows
@@ -61,6 +61,8 @@ def test_a_group_that_handles_nothing_needs_a_look(browser: Client) -> None:
     page = text_of(browser.get("/").content)
     assert "Group billing has members and unread messages, but has handled none for minutes" in page
     assert "billing handles nothing" in page
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="30,000 unread messages")
+    assert "has handled none for minutes" not in text_of(browser.get("/").content), "the alarm says it"
 
 
 def test_lists_and_the_group_show_what_was_handled_beside_what_was_pulled(browser: Client) -> None:
