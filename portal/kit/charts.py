@@ -63,12 +63,16 @@ def spans(request: HttpRequest) -> list[Link]:
 def rates(points: Sequence[Point]) -> Chart:
     """Messages per second: sent, handled by groups, and pulled by them, perhaps twice."""
     lines: list[Callable[[Point], Value]] = [
-        lambda point: point.sent / point.seconds,
-        lambda point: None if point.handled is None else point.handled / point.seconds,
-        lambda point: point.pulled / point.seconds,
+        lambda point: _rate(point, point.sent),
+        lambda point: _rate(point, point.handled),
+        lambda point: _rate(point, point.pulled),
     ]
     labels = [_("sent"), _("handled"), _("pulled")]
     return _chart(_("Messages per second"), labels, _told(points), lines=lines, shown=rate)
+
+
+def _rate(point: Point, count: int | None) -> Value:
+    return None if count is None or not point.is_known else count / point.seconds
 
 
 def _told(points: Sequence[Point]) -> Sequence[Point]:

@@ -32,6 +32,7 @@ def group(name: str, *, lag: int, per_minute: int, handled: int | None, pulled: 
     topic, now = Topic.objects.get(name="orders"), database_now()
     if not ConsumerGroup.objects.filter(name=name).exists():
         rows.group(name)
+    ConsumerGroup.objects.filter(name=name).update(created_at=now - timedelta(hours=1))
     made = ConsumerGroup.objects.get(name=name)
     ConsumerGroupTopic.objects.filter(group=made, topic=topic).update(lag=lag, lag_ms=60_000, lag_at=now)
     for back in range(1, 11):
@@ -93,3 +94,18 @@ def test_what_was_not_counted_is_a_dash_and_no_zero(browser: Client) -> None:
 def test_a_trend_in_words(said: Progress, words: str, tone: str) -> None:
     found = progress.words(said)
     assert (str(found[0]), found[1]) == (words, tone)
+
+
+def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> None:
+    for back in range(3):  # brokers were there
+        at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=back)
+        Sample.objects.create(
+            at=at, topic_ref=metrics_history.ALL_TOPICS, group_ref=metrics_history.ALL_GROUPS
+        )
+    Topic.objects.filter(name="orders").update(created_at=database_now() - timedelta(seconds=90))
+    page = browser.get("/topics/orders?span=1h").content.decode()
+    rates = page.partition("Messages per second")[2].partition("</table>")[0]
+    rows = re.findall(r"<tr><td data.*?</tr>", rates)
+    assert 60 <= len(rows) <= 61
+    assert all('data-value="">\N{EN DASH}<' in row and "0.0" not in row for row in rows[:-3])
+    assert 'data-value="0.0">' in rows[-2]
