@@ -250,6 +250,18 @@ def points(
     return made
 
 
+def reaches_back(
+    *, for_s: int, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()
+) -> bool:
+    """Return if a series, see `points`, is older than so many seconds, which are no more than a day."""
+    with reachable():
+        then = before(database_now(), seconds=for_s)
+        if _begun_ms(topic_id, group_id) > ms(then):
+            return False
+        rows = Sample.objects.filter(step_s=60, at__lt=then)
+        return _whose(rows, topic_id, group_id, sent_to).exists()
+
+
 def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:
     """The beginning of each step, in ms, and the seconds that it tells of."""
     last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
+from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Point
 from metadata.rules.growth import Size
 from portal.kit.pages import Link
@@ -48,15 +50,24 @@ SPANS = (
 )
 
 
-def span(request: HttpRequest) -> Span:
-    """Return the span the URL asks for, or the shortest, whose lines move within seconds."""
+USUAL = SPANS[:4]  # one of them, unless the reader says another
+
+
+def span(request: HttpRequest, **whose: Any) -> Span:
+    """Return the span the URL asks for, or the least of the usual ones that holds what was counted.
+
+    `whose` says of what, as in `metrics_history.points`.
+    """
     asked = request.GET.get("span", "")
-    return next((one for one in SPANS if one.key == asked), SPANS[0])
+    named = next((one for one in SPANS if one.key == asked), None)
+    if named is not None:
+        return named
+    held = (one for one in USUAL[:-1] if not metrics_history.reaches_back(for_s=one.for_s, **whose))
+    return next(held, USUAL[-1])
 
 
-def spans(request: HttpRequest) -> list[Link]:
+def spans(chosen: Span) -> list[Link]:
     """Links to each; the chosen one is marked."""
-    chosen = span(request)
     return [Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS]
 
 

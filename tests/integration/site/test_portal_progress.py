@@ -109,3 +109,32 @@ def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> Non
     assert 60 <= len(rows) <= 61
     assert all('data-value="">\N{EN DASH}<' in row and "0.0" not in row for row in rows[:-3])
     assert 'data-value="0.0">' in rows[-2]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "span"), [(None, "15m"), (14, "15m"), (16, "1h"), (61, "6h"), (400, "1d"), (1600, "1d")]
+)
+def test_charts_go_as_far_back_as_something_was_counted(
+    browser: Client, minutes: int | None, span: str
+) -> None:
+    topic, made = Topic.objects.get(name="orders").pk, ConsumerGroup.objects.get(name="billing").pk
+    old = database_now() - timedelta(days=3)
+    Topic.objects.update(created_at=old)
+    ConsumerGroup.objects.update(created_at=old)
+    if minutes is not None:
+        at = database_now() - timedelta(minutes=minutes)
+        for topic_ref, group_ref in ((0, 0), (topic, 0), (topic, made)):
+            Sample.objects.create(at=at, topic_ref=topic_ref, group_ref=group_ref, messages=1)
+    for page in ("/", "/topics/orders", "/groups/billing"):
+        assert chosen(browser, page) == span, page
+        assert chosen(browser, f"{page}?span=7d") == "7d"
+    ConsumerGroup.objects.update(created_at=database_now() - timedelta(minutes=5))
+    assert chosen(browser, "/groups/billing") == "15m", (
+        "what its topics got before it was there is not its own"
+    )
+
+
+def chosen(browser: Client, page: str) -> str:
+    """The span that is marked."""
+    (marked,) = re.findall(r'<a href="\?span=(\w+)" aria-current', browser.get(page).content.decode())
+    return marked
