@@ -28,7 +28,7 @@ from metadata.db import audit
 from metadata.groups import commits, handling_traces, offset_resets
 from metadata.jobs import reports, runs
 from metadata.membership import history, rebalance
-from metadata.monitoring import alarms, mails, metrics_history
+from metadata.monitoring import alarms, mails, metrics_history, rollups
 from metadata.nodes import size_rows
 from metadata.topics import producers, routings
 
@@ -103,7 +103,7 @@ def record_lag() -> int:
 
 def prune_metrics() -> int:
     """Delete what is older than it is kept: figures of charts, looks at positions, producers, traces."""
-    series = metrics_history.prune() + commits.prune() + size_rows.prune()
+    series = rollups.prune() + commits.prune() + size_rows.prune()
     return series + producers.prune() + handling_traces.prune()
 
 
@@ -114,7 +114,7 @@ def record_sizes() -> int:
 
 JOBS = {
     "record_lag": Job("Record the lag of every group", 1, record_lag),
-    "roll_up": Job("Aggregate minute figures for the charts of weeks and years", 5, metrics_history.roll_up),
+    "roll_up": Job("Aggregate minute figures for the charts of weeks and years", 5, rollups.roll_up),
     "prune_metrics": Job("Delete old figures of charts", 10, prune_metrics),
     "sweep_rebalances": Job("Rebalance groups that nobody has rebalanced", 1, sweep_rebalances),
     "prune_rebalances": Job("Delete old rebalances from the history", 5, history.prune),

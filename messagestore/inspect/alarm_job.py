@@ -43,7 +43,7 @@ def look(*, every_minutes: Mapping[str, int]) -> int:
     turned += _keep("lag", health_checks.behind)
     turned += _keep("no_consumer", health_checks.idle, begins_after_s=config.alarm_idle_s)
     turned += _keep("job_failed", lambda: health_checks.failed_jobs(dict(every_minutes)))
-    names = [f"{known.topics[one.topic_id].name}/{one.id}" for one in known.queues.values()]
+    names = [name for one in known.queues if (name := known.queue_name(one)) is not None]
     turned += health_checks.end_of_the_gone(nodes=[one.name for one in known.nodes.values()], queues=names)
     return turned + alarms.end_quiet()
 

@@ -47,8 +47,8 @@ def review(*, calm_s: float = CALM_S) -> int:
     """End the alarms that nobody raised for `calm_s` and whose cause is gone; return how many."""
     ended = []
     for name, offset in alarms.lasting(kind=KIND, calm_s=calm_s):
-        queue = int(name.rpartition("/")[2])
-        if problem(queue=queue, offset=offset) is None:
+        info = snapshot.current().queue_called(name)
+        if info is None or problem(queue=info.id, offset=offset) is None:
             ended.append(name)
     return alarms.end(kind=KIND, names=ended) if ended else 0
 
@@ -71,13 +71,11 @@ def problem(*, queue: int, offset: int | None) -> str | None:
 
 
 def _raise(queue: int, mark: Mark) -> bool:
-    known = snapshot.current()
-    info = known.queues.get(queue)
-    topic = known.topics.get(info.topic_id) if info is not None else None
-    if topic is None:
+    name = snapshot.current().queue_name(queue)
+    if name is None:
         return False
     now = time.monotonic()
-    alarms.raise_alarm(kind=KIND, name=f"{topic.name}/{queue}", detail=mark.why, place=mark.offset)
+    alarms.raise_alarm(kind=KIND, name=name, detail=mark.why, place=mark.offset)
     mark.told_at = now
     return True
 

@@ -193,7 +193,7 @@ class Run:
 def _count(aim: QueuePlan, sign: int) -> None:
     """Count what groups lose unread, before it is lost; a `sign` of -1 undoes that."""
     for loss in aim.unread:
-        what = f"{loss.messages:,} unread messages of queue {aim.queue} were deleted by {aim.why}"
+        what = f"{loss.messages:,} unread messages of {aim.topic}/{aim.number} were deleted by {aim.why}"
         if sign > 0:
             level = logging.WARNING if loss.active else logging.INFO
             log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
@@ -205,7 +205,7 @@ def _alarm(found: Sequence[Cleaned]) -> None:
     """A queue that cannot be cleaned, or not as its topic wants it, is an alarm until it can."""
     mended = []
     for one in found:
-        name, why = f"{one.plan.topic}/{one.plan.queue}", one.problem or one.plan.blocked_by
+        name, why = f"{one.plan.topic}/{one.plan.number}", one.problem or one.plan.blocked_by
         if why is None:
             mended.append(name)
             continue

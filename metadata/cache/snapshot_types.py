@@ -188,6 +188,19 @@ class Snapshot(Content):
         mine = (one.delivery for one in self.subscriptions_of(group_id) if one.topic_id == topic_id)
         return next(mine, _DEFAULTS)
 
+    def queue_name(self, queue: int) -> str | None:
+        """A queue as people call it, by its topic and its number there: orders/3; None if it is gone."""
+        found = self.queues.get(queue)
+        of = self.topics.get(found.topic_id) if found is not None else None
+        return f"{of.name}/{found.number}" if found is not None and of is not None else None
+
+    def queue_called(self, name: str) -> QueueInfo | None:
+        """The queue of that name, such as orders/3."""
+        topic, _slash, number = name.rpartition("/")
+        of = self.topic(topic)
+        mine = [self.queues[one] for one in of.queues if one in self.queues] if of is not None else []
+        return next((one for one in mine if str(one.number) == number), None)
+
     def tags(self, group_id: int, queue: int) -> tuple[str, ...]:
         """The tags that a group takes of a queue's messages; none: all."""
         info = self.queues.get(queue)

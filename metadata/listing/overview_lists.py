@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from django.db.models import F, Q, Sum
+from django.db.models import F, Q, QuerySet, Sum
 
 from metadata.actors import Actor
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
-from metadata.listing.operation_lists import AlarmRow, RunRow, alarms, runs
+from metadata.listing.operation_lists import AlarmRow, alarms
 from metadata.listing.pages import Wanted
 from metadata.listing.topic_lists import GroupRow, check_look, groups, with_minutes
 from metadata.models import (
@@ -25,10 +25,12 @@ from metadata.models import (
 )
 from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
+from metadata.rules.alarm_rules import subject
 
 MOST = 8  # groups, alarms or runs that are named
 CANDIDATES = 100  # groups, those furthest behind, among which those are looked for that fall behind fastest
 DAY_S = 86_400
+OF_LAG = ("lag", "no_consumer")  # kinds of alarms that tell of a group's lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class Overview:
 
     `behind`: those that fall behind fastest, then those that are furthest behind. `unread` groups have queues
     that nobody owns although there are messages and they are not stopped; `stopped_behind` ones were stopped,
-    or a topic of theirs was, and messages wait; `stalled` ones have members and handle nothing. `alarms` are
-    those that nobody acknowledged.
+    or a topic of theirs was, and messages wait; `stalled` ones have members and handle nothing. These three
+    leave out groups whose lag is an alarm, and failed jobs those that are one. `alarms` are those that nobody
+    acknowledged, `said` kind and name of all that last.
     """
 
     topics: int
@@ -53,7 +56,7 @@ class Overview:
     alarms: tuple[AlarmRow, ...]
     alarm_count: int
     acknowledged_count: int
-    failed_jobs: tuple[RunRow, ...]
+    said: frozenset[tuple[str, str]]
     failed_job_count: int
 
 
@@ -64,8 +67,11 @@ def overview(*, actor: Actor) -> Overview:
     lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True)
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
-        failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).order_by("-id")
-        failed_count = failed.count()
+        said = frozenset(_lasting().values_list("kind", "name"))
+        quiet = {subject(kind, name).group for kind, name in said if kind in OF_LAG}
+        most = MOST + len(quiet)
+        jobs_said = [name for kind, name in said if kind == "job_failed"]
+        failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(name__in=jobs_said)
         lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
         return Overview(
             topics=Topic.objects.filter(kind="normal").exclude(state="deleted").count(),
@@ -73,15 +79,15 @@ def overview(*, actor: Actor) -> Overview:
             members=ConsumerGroupConsumer.objects.count(),
             lag=lags.aggregate(all=Sum("lag"))["all"] or 0,
             behind=with_minutes(sorted(behind, key=_growth, reverse=True)[:MOST]),
-            unread=_unread(),
-            stopped_behind=_stopped_behind(),
-            stalled=_stalled(behind),
+            unread=_first(_unread()[:most], quiet),
+            stopped_behind=_first(_stopped_behind()[:most], quiet),
+            stalled=_first(_stalled(behind), quiet),
             dead=dead_letter_counts.dead(),
             alarms=lasting.items,
             alarm_count=lasting.total,
-            acknowledged_count=Alarm.objects.filter(ended_at=None, acknowledged_at__isnull=False).count(),
-            failed_jobs=_failed(actor, failed_count),
-            failed_job_count=failed_count,
+            acknowledged_count=_lasting().filter(acknowledged_at__isnull=False).count(),
+            said=said,
+            failed_job_count=failed.count(),
         )
 
 
@@ -92,30 +98,29 @@ def _growth(row: GroupRow) -> tuple[float, int]:
     return row.progress.said.per_s or 0.0, row.lag or 0
 
 
-def _stalled(rows: Iterable[GroupRow]) -> tuple[str, ...]:
-    """The first few groups that have members and unread messages, and handle none."""
-    names = (one.name for one in rows if one.progress and one.progress.said.state == "stalled")
-    return tuple(islice(names, MOST))
+def _first(names: Iterable[str], quiet: Collection[str]) -> tuple[str, ...]:
+    return tuple(islice((name for name in names if name not in quiet), MOST))
 
 
-def _failed(actor: Actor, count: int) -> tuple[RunRow, ...]:
-    if not count:
-        return ()
-    recent = runs(wanted=Wanted(search="failed", rows=MOST), actor=actor)
-    return tuple(one for one in recent.items if one.state == "failed")
+def _stalled(rows: Iterable[GroupRow]) -> Iterator[str]:
+    """Groups that have members and unread messages, and handle none."""
+    return (one.name for one in rows if one.progress and one.progress.said.state == "stalled")
 
 
-def _stopped_behind() -> tuple[str, ...]:
-    """Groups that were stopped, or in a topic, and have unread messages there, the first few by name."""
+def _lasting() -> QuerySet[Alarm]:
+    return Alarm.objects.filter(since_at__isnull=False, ended_at__isnull=True)
+
+
+def _stopped_behind() -> QuerySet[ConsumerGroup, str]:
+    """Groups that were stopped, or in a topic, and have unread messages there, by name."""
     groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
     stopped = Q(stopped=True) | Q(group__in=list(groups.filter(stopped=True).values_list("pk", flat=True)))
     rows = ConsumerGroupTopic.objects.filter(stopped, state="ready", lag__gt=0)
-    names = groups.filter(pk__in=rows.values("group")).order_by("name").values_list("name", flat=True)
-    return tuple(names[:MOST])
+    return groups.filter(pk__in=rows.values("group")).order_by("name").values_list("name", flat=True)
 
 
-def _unread() -> tuple[str, ...]:
-    """Running groups with unread messages in a queue that nobody owns, the first few by name."""
+def _unread() -> QuerySet[QueueOffset, str]:
+    """Running groups with unread messages in a queue that nobody owns, by name."""
     rows = QueueOffset.objects.filter(
         Q(group__mode="clustering") | Q(group__mode="share", group__members__isnull=True),
         owner__isnull=True,
@@ -125,5 +130,4 @@ def _unread() -> tuple[str, ...]:
         group__subscriptions__lag__gt=0,
         group__subscriptions__topic=F("queue__topic"),
     )
-    names = rows.order_by("group__name").values_list("group__name", flat=True).distinct()
-    return tuple(names[:MOST])
+    return rows.order_by("group__name").values_list("group__name", flat=True).distinct()

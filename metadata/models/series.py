@@ -20,7 +20,7 @@ class Sample(models.Model):
     """
 
     class Step(models.IntegerChoices):
-        """Seconds; how long each is kept is in `metadata.monitoring.metrics_history`."""
+        """Seconds; how long each is kept is in `metadata.monitoring.rollups`."""
 
         MINUTE = 60
         QUARTER = 900

@@ -87,23 +87,26 @@ def idle() -> Found:
         group__subscriptions__in=_reading().filter(lag__gt=0, topic__kind="normal"),
         group__subscriptions__topic=F("queue__topic"),
     )
-    columns = ("group__name", "queue__topic__name", "queue_id", "group__subscriptions__stopped_queues")
+    columns = ("group__name", "queue__topic__name", "queue_id", "queue__number")
     with reachable():
-        found = rows.order_by("queue_id").values_list(*columns)
-        lone = grouped((f"{group}/{topic}", queue) for group, topic, queue, off in found if queue not in off)
+        found = rows.order_by("queue_id").values_list(*columns, "group__subscriptions__stopped_queues")
+        lone = grouped(
+            ((group, topic), number) for group, topic, queue, number, off in found if queue not in off
+        )
     seen = Found()
-    for name, queues in lone.items():
-        seen.add(name, f"unread messages in queues without a consumer: {numbers(queues)}")
+    for (group, topic), queues in lone.items():
+        what = numbers(queues, topic=topic)
+        seen.add(f"{group}/{topic}", f"unread messages in queues without a consumer: {what}")
     return seen
 
 
-def numbers(queues: Collection[int]) -> str:
-    """Some ids as text.
+def numbers(queues: Collection[int], *, topic: str = "") -> str:
+    """Some ids as text, or some queues by their numbers in a topic.
 
-    >>> numbers([3, 1, 2])
-    '1, 2, 3'
+    >>> numbers([3, 1, 2]), numbers([1, 0], topic="orders")
+    ('1, 2, 3', 'orders/0, orders/1')
     """
-    named = ", ".join(map(str, sorted(queues)[:MOST_NAMED]))
+    named = ", ".join(f"{topic}/{one}" if topic else str(one) for one in sorted(queues)[:MOST_NAMED])
     return named if len(queues) <= MOST_NAMED else f"{named} and {len(queues) - MOST_NAMED} more"
 
 

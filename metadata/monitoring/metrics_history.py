@@ -5,8 +5,8 @@ its positions past: with what they handed over as failed and what a tag filter l
 reset, a declared gap or retention skipped.
 
 Every process counts in memory; a loop of each worker adds what it counted to the rows of the current minute
-(`flush`), so a worker that is killed loses a few seconds of statistics and nothing else. A job records lag,
-rolls minutes up into quarters of an hour and days, and prunes. Times are the database's.
+(`flush`), so a worker that is killed loses a few seconds of statistics and nothing else. A job records lag;
+others sum minutes up and prune them (`rollups`). Times are the database's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import F, Max, Min, Q, QuerySet, Sum
+from django.db.models import F, Max, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from metadata.db.clock import before, database_now, ms
-from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
-from metadata.models import ConsumerGroupTopic, Sample
+from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
 from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 
 ALL_TOPICS = 0  # in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
@@ -33,9 +32,6 @@ BUCKETS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
 HANDLED = tuple(f"handled_{number}" for number in range(1, 7))  # likewise, of what a group handled
 WRITTEN_S = 5  # after so long every process has written down what it counted
 LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
-KEPT_DAYS = {60: 2, 900: 30, 86_400: 730}  # step → how long its rows are kept
-FINER = {900: 60, 86_400: 900}  # step → the step it is made of
-MOST_STEPS = 200  # rolled up in one pass
 MOST_POINTS = 2_000  # of one answer
 _NONE_HANDLED = dict.fromkeys(("handled", *HANDLED), 0)
 WHOSE = ("at", "topic_ref", "group_ref")
@@ -46,7 +42,7 @@ class Point:
     """One step of a series: from `at_ms` on; what was sent, pulled and handled; lag None where not known.
 
     `handled` is None where an earlier version counted. `seconds` that it tells of: the last step is not over
-    yet.
+    yet. `is_known`: somebody counted; else its zeros say nothing.
     """
 
     at_ms: int
@@ -59,6 +55,7 @@ class Point:
     handled: int | None = 0
     lag: int | None = None
     lag_ms: int | None = None
+    is_known: bool = True
 
 
 class Pace(NamedTuple):
@@ -227,26 +224,72 @@ def points(
 ) -> list[Point]:
     """The series of a topic, a group, one in the other, or all, over the last `for_s` seconds, oldest first.
 
-    That of a group tells as sent what was sent to the topics `sent_to`.
+    That of a group tells as sent what was sent to the topics `sent_to`. A step in which nothing was counted
+    is a zero if a broker was there to count and the topic or group existed; else it is not known.
 
-    A step in which nothing was counted has no point in the store and is a zero here, so that lines are true.
     Without `step_s` the finest step that gives at most a few hundred points. Steps of SLOT_S end where every
     process has written what it counted; of longer ones the last is not over yet.
     """
     step = step_s or _fit(for_s)
+    row_s = max(step, 60)
     with reachable():
         now = database_now()
-        first = start_of(before(now, seconds=for_s), step_s=max(step, 60))
-        rows = _whose(Sample.objects.filter(step_s=max(step, 60), at__gte=first), topic_id, group_id, sent_to)
+        recent = Sample.objects.filter(
+            step_s=row_s, at__gte=start_of(before(now, seconds=for_s), step_s=row_s)
+        )
+        rows = _whose(recent, topic_id, group_id, sent_to)
         found = _slots(rows) if step == SLOT_S else _summed(rows)
-    last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)
-    count = min(int((last - start_of(before(now, seconds=for_s), step_s=step)).total_seconds()) // step + 1,
-                MOST_POINTS)  # fmt: skip
-    times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
-    made = [replace(found.get(at, Point(at)), seconds=step) for at in times]
-    if step != SLOT_S:
-        made[-1] = replace(made[-1], seconds=max(1.0, (now - last).total_seconds()))
+        begun_ms = _begun_ms(topic_id, group_id)
+        counted = _counted(recent, step_ms=1000 * row_s)
+    made = []
+    for at, seconds in _times_until(now, for_s, step):
+        known = found.get(at) or Point(at, is_known=at - at % (1000 * row_s) in counted)
+        if at + 1000 * step <= begun_ms:
+            known = Point(at, is_known=False)
+        made.append(replace(known, seconds=seconds))
     return made
+
+
+def reaches_back(
+    *, for_s: int, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()
+) -> bool:
+    """Return if a series, see `points`, is older than so many seconds, which are no more than a day."""
+    with reachable():
+        then = before(database_now(), seconds=for_s)
+        if _begun_ms(topic_id, group_id) > ms(then):
+            return False
+        rows = Sample.objects.filter(step_s=60, at__lt=then)
+        return _whose(rows, topic_id, group_id, sent_to).exists()
+
+
+def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:
+    """The beginning of each step, in ms, and the seconds that it tells of."""
+    last = start_of(before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step)
+    first = start_of(before(now, seconds=for_s), step_s=step)
+    count = min(int((last - first).total_seconds()) // step + 1, MOST_POINTS)
+    times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
+    rest = step if step == SLOT_S else max(1.0, (now - last).total_seconds())
+    return [*((at, float(step)) for at in times[:-1]), (times[-1], rest)]
+
+
+def _begun_ms(topic_id: int | None, group_id: int | None) -> int:
+    """The time at which a group or topic was created; 0 where that is not known, or all are meant."""
+    if group_id is not None:
+        begun = ConsumerGroup.objects.filter(pk=group_id).values_list("created_at", flat=True).first()
+    else:
+        begun = Topic.objects.filter(pk=topic_id or 0).values_list("created_at", flat=True).first()
+    return ms(begun) if begun else 0
+
+
+def _counted(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
+    """The steps in which a broker was there: something was counted, or the lag of all summed up.
+
+    That comes every minute, and now and then a little later: a single step that is missing was one, too.
+    """
+    there = {ms(at) for at in recent.filter(topic_ref=ALL_TOPICS).values_list("at", flat=True)}
+    between = {at + step_ms for at in there if at + 2 * step_ms in there}
+    after = range(1, 3 if step_ms == 60_000 else 2)
+    return there | between | {max(there) + step_ms * n for n in after if there}
 
 
 def pace(*, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()) -> Pace:
@@ -312,53 +355,3 @@ def _times(minute: datetime) -> list[tuple[int, str, str]]:
     """Each ten seconds of a minute, with the columns of what was sent or pulled, and of what was handled."""
     columns = enumerate(zip(BUCKETS, HANDLED, strict=True))
     return [(ms(minute) + number * SLOT_S * 1000, moved, done) for number, (moved, done) in columns]
-
-
-def roll_up() -> int:
-    """Sum finer steps up into coarser ones; how many steps. One bounded pass; harmless when repeated."""
-    return sum(_roll_up(step_s) for step_s in (900, 86_400))
-
-
-def _roll_up(step_s: int) -> int:
-    finer = Sample.objects.filter(step_s=FINER[step_s])
-    with reachable():
-        begun = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
-        begun = begun or finer.aggregate(at=Min("at"))["at"]
-        now = database_now()
-    if begun is None:
-        return 0
-    at, done = start_of(begun, step_s=step_s), 0
-    while at <= now and done < MOST_STEPS:
-        _sum_up(at, step_s)
-        at, done = at + timedelta(seconds=step_s), done + 1
-    return done
-
-
-@transactional
-def _sum_up(at: datetime, step_s: int) -> None:
-    """Make the rows of one coarse step anew, so that a repeat changes nothing."""
-    within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
-    rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by("topic_ref", "group_ref")
-    sums = rows.values("topic_ref", "group_ref").annotate(
-        n=Sum("messages"), b=Sum("bytes"), e=Sum("errors"), h=Sum("handled"), most=Max("lag"),
-        oldest=Max("lag_ms"),
-    )  # fmt: skip
-    made = [
-        Sample(
-            step_s=step_s, at=at, topic_ref=one["topic_ref"], group_ref=one["group_ref"], messages=one["n"],
-            bytes=one["b"], errors=one["e"], handled=one["h"], lag=one["most"], lag_ms=one["oldest"],
-        )
-        for one in sums
-    ]  # fmt: skip
-    Sample.objects.filter(step_s=step_s, at=at).delete()
-    Sample.objects.bulk_create(made, batch_size=500)
-
-
-_RULES = [
-    Rule(Sample.objects.filter(step_s=step_s), at="at", days=days) for step_s, days in KEPT_DAYS.items()
-]
-
-
-def prune() -> int:
-    """Delete rows of each step that are older than it is kept; return how many."""
-    return sum(rule() for rule in _RULES)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
+from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Point
 from metadata.rules.growth import Size
 from portal.kit.pages import Link
@@ -48,27 +50,40 @@ SPANS = (
 )
 
 
-def span(request: HttpRequest) -> Span:
-    """Return the span the URL asks for, or the shortest, whose lines move within seconds."""
+USUAL = SPANS[:4]  # one of them, unless the reader says another
+
+
+def span(request: HttpRequest, **whose: Any) -> Span:
+    """Return the span the URL asks for, or the least of the usual ones that holds what was counted.
+
+    `whose` says of what, as in `metrics_history.points`.
+    """
     asked = request.GET.get("span", "")
-    return next((one for one in SPANS if one.key == asked), SPANS[0])
+    named = next((one for one in SPANS if one.key == asked), None)
+    if named is not None:
+        return named
+    held = (one for one in USUAL[:-1] if not metrics_history.reaches_back(for_s=one.for_s, **whose))
+    return next(held, USUAL[-1])
 
 
-def spans(request: HttpRequest) -> list[Link]:
+def spans(chosen: Span) -> list[Link]:
     """Links to each; the chosen one is marked."""
-    chosen = span(request)
     return [Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS]
 
 
 def rates(points: Sequence[Point]) -> Chart:
     """Messages per second: sent, handled by groups, and pulled by them, perhaps twice."""
     lines: list[Callable[[Point], Value]] = [
-        lambda point: point.sent / point.seconds,
-        lambda point: None if point.handled is None else point.handled / point.seconds,
-        lambda point: point.pulled / point.seconds,
+        lambda point: _rate(point, point.sent),
+        lambda point: _rate(point, point.handled),
+        lambda point: _rate(point, point.pulled),
     ]
     labels = [_("sent"), _("handled"), _("pulled")]
     return _chart(_("Messages per second"), labels, _told(points), lines=lines, shown=rate)
+
+
+def _rate(point: Point, count: int | None) -> Value:
+    return None if count is None or not point.is_known else count / point.seconds
 
 
 def _told(points: Sequence[Point]) -> Sequence[Point]:

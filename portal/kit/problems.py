@@ -2,12 +2,12 @@
 
 They are: alarms that nobody acknowledged; nodes that are silent, offline, quarantined or nearly full; groups
 with unread messages that nobody reads, were paused, or are late; dead letters that nobody has marked as seen;
-failed jobs of the last day. What an alarm says is not said twice.
+failed jobs of the last day. What an alarm says is not said twice, and not at all once it was acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
@@ -17,7 +17,7 @@ from messagestore.nodes import registry
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db.access import may
-from metadata.listing.overview_lists import Overview
+from metadata.listing.overview_lists import OF_LAG, Overview
 from metadata.rules.alarm_rules import subject
 from portal.kit import outages, rows
 from portal.kit.pages import to
@@ -25,6 +25,10 @@ from portal.kit.tables import Text
 from portal.templatetags.shapes import at, count
 
 LATE_MS = 15 * 60_000  # an unread message older than that makes a group worth a look
+# Kinds of alarms that say what a line below would say.
+OF_AWAY = ("node_away",)
+OF_SPACE = ("node_low", "node_full", "node_filling")
+OF_DEAD = ("dead_growing",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,10 @@ class Problem:
 def problems(known: Overview, who: Actor) -> list[Problem]:
     """All of them, the worse ones first."""
     admin = may(who, "admin", "*")
-    said = {(one.kind, subject(one.kind, one.name)) for one in known.alarms}
-    nodes_said = {about.node for _kind, about in said if about.node}
-    groups_said = {about.group for kind, about in said if kind in ("lag", "no_consumer")}
     found = [
         *_alarms(known, admin),
-        *_nodes(to("nodes") if admin else "", nodes_said),
-        *_groups(known, groups_said),
+        *_nodes(known, to("nodes") if admin else ""),
+        *_groups(known),
         *_dead(known, who),
         *_jobs(known),
     ]
@@ -65,7 +66,14 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
         yield Problem("bad", left % count(more), to("alarms"))
 
 
-def _nodes(href: str, said: set[str]) -> Iterator[Problem]:
+def _said(known: Overview, kinds: Collection[str]) -> set[str]:
+    """The nodes or groups of which an alarm of these kinds tells, acknowledged or not."""
+    about = [subject(kind, name) for kind, name in known.said if kind in kinds]
+    return {one.node or one.group for one in about}
+
+
+def _nodes(known: Overview, href: str) -> Iterator[Problem]:
+    said = _said(known, OF_AWAY)
     for name in outages.silent():
         if name not in said:
             yield Problem("bad", _("Node %s does not answer.") % name, href)
@@ -76,36 +84,39 @@ def _nodes(href: str, said: set[str]) -> Iterator[Problem]:
         if name not in said:
             what = _("Node %(name)s is quarantined: %(why)s") % {"name": name, "why": why}
             yield Problem("bad", what, href)
-    yield from _stores(href, said)
+    yield from _stores(known, href)
 
 
-def _stores(href: str, said: set[str]) -> Iterator[Problem]:
+def _stores(known: Overview, href: str) -> Iterator[Problem]:
+    said = _said(known, OF_SPACE)
     for info in snapshot.current().nodes.values():
         if info.disk != "ok" and info.name not in said:
             tone = "bad" if info.disk == "full" else "warn"
             yield Problem(tone, _("Node %s is running out of disk space.") % info.name, href)
 
 
-def _groups(known: Overview, said: set[str]) -> Iterator[Problem]:
-    lone = [name for name in known.unread if name not in said]
-    for name in lone:
-        text = _("Group %s has unread messages in queues without a consumer.") % name
-        yield Problem("warn", text, to("group", name))
-    for name in known.stopped_behind:
-        text = _("Group %s is paused and has unread messages.") % name
-        yield Problem("warn", text, to("group", name))
-    for name in known.stalled:
-        text = _("Group %s has members and unread messages, but has handled none for minutes.") % name
-        yield Problem("warn", text, to("group", name))
-    quiet = {*said, *lone, *known.stopped_behind, *known.stalled}
-    for one in known.behind:
-        if (one.lag_ms or 0) > LATE_MS and one.name not in quiet:
-            text = _("Group %s lags. Its oldest unread message is more than 15 minutes old.") % one.name
-            yield Problem("warn", text, to("group", one.name))
+def _groups(known: Overview) -> Iterator[Problem]:
+    """Yield groups that no alarm names, each once."""
+    late = [one.name for one in known.behind if (one.lag_ms or 0) > LATE_MS]
+    lines = (
+        (known.unread, _("Group %s has unread messages in queues without a consumer.")),
+        (known.stopped_behind, _("Group %s is paused and has unread messages.")),
+        (known.stalled, _("Group %s has members and unread messages, but has handled none for minutes.")),
+        (late, _("Group %s lags. Its oldest unread message is more than 15 minutes old.")),
+    )
+    said = _said(known, OF_LAG)
+    for names, text in lines:
+        for name in names:
+            if name not in said:
+                yield Problem("warn", text % name, to("group", name))
+        said.update(names)
 
 
 def _dead(known: Overview, who: Actor) -> Iterator[Problem]:
+    said = _said(known, OF_DEAD)
     for one in known.dead.unseen:
+        if one.group in said:
+            continue
         text = ngettext(
             "Group %(group)s has %(count)s dead letter, the newest of %(when)s.",
             "Group %(group)s has %(count)s dead letters, the newest of %(when)s.",
@@ -118,7 +129,7 @@ def _dead(known: Overview, who: Actor) -> Iterator[Problem]:
 
 def _jobs(known: Overview) -> Iterator[Problem]:
     failed = known.failed_job_count
-    if failed and not any(one.kind == "job_failed" for one in known.alarms):
+    if failed:
         text = ngettext(
             "%d run of a job failed in the last day.", "%d runs of jobs failed in the last day.", failed
         )

@@ -174,10 +174,7 @@ def topic(name: str) -> Cell:
 
 def queue_name(number: int) -> str:
     """Return a queue as people call it: its topic and its place in it; its id where it is gone."""
-    known = snapshot.current()
-    found = known.queues.get(number)
-    of = known.topics.get(found.topic_id) if found else None
-    return f"{of.name}/{found.number}" if found and of else str(number)
+    return snapshot.current().queue_name(number) or str(number)
 
 
 def queue(number: int, href: str = "") -> Cell:

@@ -10,6 +10,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
+from metadata.cache import snapshot
 from metadata.rules.setting_types import Choice, Flag, Numbers, Setting, Text, Whole
 from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
@@ -31,6 +32,20 @@ class NumbersField(forms.CharField):
 class IdsField(NumbersField):
     def clean(self, value: Any) -> list[int]:
         return sorted(set(super().clean(value)))
+
+
+class QueuesField(forms.CharField):
+    """Queues by the names that pages show, such as orders/3; their ids. Raises ValidationError."""
+
+    def clean(self, value: Any) -> list[int]:
+        names = str(super().clean(value)).replace(",", " ").split()
+        known = snapshot.current()
+        found = {name: known.queue_called(name) for name in names}
+        gone = [name for name, one in found.items() if one is None]
+        if gone:
+            words = _("There is no queue %s. Name queues as on the pages, such as orders/3.")
+            raise forms.ValidationError(words % ", ".join(gone))
+        return sorted({one.id for one in found.values() if one is not None})
 
 
 def label(one: Setting) -> Words:

@@ -176,3 +176,26 @@ def test_the_url_holds_what_was_searched_sorted_and_chosen(
     page.wait_for_url("**span=1d")
     assert page.locator('a[href="?span=1d"][aria-current]').count() == 1
     assert page.locator(".chart").first.locator("details tbody tr").count() > 90
+
+
+# Pixels of the line that is drawn last, where a step of a chart of thirty steps is.
+INK = """([canvas, over], n) => {
+    const box = canvas.getBoundingClientRect(), place = over.getBoundingClientRect();
+    const scale = canvas.width / box.width;
+    const x = Math.round((place.left - box.left + n / 29 * place.width) * scale);
+    const top = Math.round((place.top - box.top) * scale), height = Math.round(place.height * scale) + 3;
+    const all = canvas.getContext("2d").getImageData(x - 1, top, 3, height).data;
+    const colour = getComputedStyle(document.documentElement).getPropertyValue("--series-3").trim();
+    const wanted = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    const near = (at) => all[at + 3] > 200 && wanted.every((part, n) => Math.abs(all[at + n] - part) < 24);
+    return [...Array(all.length / 4).keys()].filter((pixel) => near(4 * pixel)).length;
+}"""
+
+
+def test_a_chart_has_gaps_where_no_value_is_and_points_where_one_stands_alone(page: Page) -> None:
+    page.goto("/parts")
+    page.wait_for_selector(".chart .uplot")
+    chart = page.locator(".chart").first
+    parts = [chart.locator("canvas").element_handle(), chart.locator(".u-over").element_handle()]
+    ink = [page.evaluate(f"(parts) => ({INK})(parts, {n})", parts) for n in range(30)]
+    assert [n for n, pixels in enumerate(ink) if not pixels] == [10, 11, 13, 14]

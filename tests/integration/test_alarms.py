@@ -149,7 +149,7 @@ def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(
     assert lasting("no_consumer") == []
     turn_back(301)
     look()
-    assert Alarm.objects.get(kind="no_consumer", ended_at=None).detail.endswith(f": {queue}")
+    assert Alarm.objects.get(kind="no_consumer", ended_at=None).detail.endswith(": orders/0")
     failing.member()
     look()
     turn_back(181)

@@ -17,6 +17,7 @@ from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.errors import StoreCorrupt
 from metadata.models import Alarm
+from metadata.monitoring import alarms
 from tests.support.tampering import declare_gap, plant, raise_low, remove
 
 ACTOR = command("test")
@@ -57,8 +58,25 @@ def test_a_hole_is_an_alarm_that_says_where(queue: int) -> None:
     remove(queue, 2)
     corruption.report(queue, offset=2, why="no message, log end offset is 5")
     assert corruption_alarms.raise_alarms() == 1
-    assert lasting() == [("corrupt", f"orders/{queue}", 2)]
+    assert lasting() == [("corrupt", "orders/0", 2)], "the number of the queue in its topic, and no id"
     assert Alarm.objects.get().detail == "no message, log end offset is 5"
+
+
+def test_an_alarm_of_a_queue_that_has_a_number_above_0_is_reviewed_by_that_number(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = topics.create(name="many", queues=3, actor=ACTOR).queues
+    snapshot.refresh()
+    third = made[2].queue.queue
+    for _ in range(5):
+        publish(topic="many", messages=[NewMessage(body=b"m", queue=third)], batch_id=None, actor=ACTOR)
+    remove(third, 2)
+    corruption.report(third, offset=2, why="no message, log end offset is 5")
+    assert wrong(third, monkeypatch)
+    assert [name for _kind, name, _place in lasting()] == ["many/2"]
+    alarms.raise_alarm(kind="corrupt", name=f"many/{third + 1000}", detail="named by its id once", place=2)
+    corruption_alarms.review(calm_s=0)
+    assert [name for _kind, name, _place in lasting()] == ["many/2"], "no such queue is there"
 
 
 def test_a_mark_that_is_met_with_every_pull_is_told_only_now_and_then(queue: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,8 +16,9 @@ from metadata import actors
 from metadata.cache import snapshot
 from metadata.db.clock import database_now, ms
 from metadata.groups import groups
-from metadata.models import ConsumerGroupTopic, Sample
-from metadata.monitoring import counters, metrics_history
+from metadata.models import ConsumerGroupTopic, Sample, Topic
+from metadata.monitoring import counters, metrics_history, rollups
+from tests.support import rows
 
 ACTOR = actors.command("test")
 
@@ -106,7 +107,51 @@ def test_what_an_earlier_version_counted_tells_nothing_of_what_was_handled() -> 
         told = metrics_history.points(for_s=600, group_id=5, step_s=step_s)
         first = next(one for one in told if one.pulled)
         assert (first.pulled, first.handled) == (60, None)
-        assert {one.handled for one in told if one.at_ms < ms(at)} == {0}, "nothing was there to count"
+        assert not any(one.is_known for one in told if one.at_ms < ms(at)), "nothing was there to count"
+
+
+def up(minutes: Iterable[int]) -> datetime:
+    """Rows as they are made every minute while a broker is there, so many minutes ago; the present minute."""
+    now = metrics_history.start_of(database_now(), step_s=60)
+    for back in minutes:
+        Sample.objects.create(
+            at=now - timedelta(minutes=back), topic_ref=metrics_history.ALL_TOPICS,
+            group_ref=metrics_history.ALL_GROUPS, lag=0,
+        )  # fmt: skip
+    return now
+
+
+@pytest.mark.parametrize("step_s", [60, metrics_history.SLOT_S])
+def test_what_was_not_counted_is_not_known_and_no_zero(step_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The job came a little late in the fifth minute; brokers were down from the eighth to the tenth.
+    now = up([2, 3, 4, 6, 7, 11, 12])
+    monkeypatch.setattr(metrics_history, "database_now", lambda: now + timedelta(seconds=30))
+    Sample.objects.create(at=now - timedelta(minutes=12), topic_ref=1, messages=60, bucket_10s_1=60)
+
+    told = metrics_history.points(for_s=900, topic_id=1, step_s=step_s)
+
+    ago = {int((ms(now) - one.at_ms + 59_999) // 60_000) for one in told if not one.is_known}
+    assert ago == {8, 9, 10, 13, 14, 15}, "zeros of all other minutes are true"
+    assert sum(one.sent for one in told) == 60
+    assert {one.sent for one in told if not one.is_known} == {0}
+
+
+def test_nothing_is_known_of_a_topic_before_it_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows.node()
+    rows.topic("orders")
+    now = up(range(10)) + timedelta(seconds=30)
+    monkeypatch.setattr(metrics_history, "database_now", lambda: now)
+    Topic.objects.update(created_at=now - timedelta(minutes=4))
+    told = metrics_history.points(for_s=540, topic_id=Topic.objects.get().pk, step_s=60)
+    assert [one.is_known for one in told] == [False] * 5 + [True] * 5
+    assert all(one.is_known for one in metrics_history.points(for_s=540, step_s=60))
+
+
+def test_where_nothing_is_sent_the_job_that_sums_lag_up_tells_that_a_broker_was_there() -> None:
+    assert not metrics_history.points(for_s=120, topic_id=1, step_s=60)[-1].is_known
+    metrics_history.sum_lag()
+    last = metrics_history.points(for_s=120, topic_id=1, step_s=60)[-1]
+    assert (last.is_known, last.sent) == (True, 0)
 
 
 def test_a_process_that_does_not_know_the_time_yet_counts_when_it_writes() -> None:
@@ -126,7 +171,7 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
             at=day + timedelta(minutes=minute), topic_ref=1, group_ref=2, messages=1, handled=2, lag=minute
         )
     for _ in range(2):
-        metrics_history.roll_up()
+        rollups.roll_up()
         quarters = Sample.objects.filter(step_s=900, group_ref=0).order_by("at")
         assert [(row.messages, row.bytes) for row in quarters] == [(150, 75)] * 3
         assert [row.lag for row in Sample.objects.filter(step_s=900, group_ref=2).order_by("at")] == [
@@ -140,11 +185,11 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
 
 def test_each_step_is_kept_for_its_time() -> None:
     now = metrics_history.start_of(database_now(), step_s=60)
-    for step_s, days in metrics_history.KEPT_DAYS.items():
+    for step_s, days in rollups.KEPT_DAYS.items():
         kept_s = days * 86_400
         for age_s in (kept_s - 3600, kept_s + 3600):
             Sample.objects.create(step_s=step_s, at=now - timedelta(seconds=age_s), topic_ref=1)
-    assert metrics_history.prune() == 3
+    assert rollups.prune() == 3
     assert Sample.objects.count() == 3
 
 
@@ -160,9 +205,9 @@ def test_the_lag_of_every_subscription_is_recorded(make_node: Callable[..., str]
     sent = [NewMessage(body=b"x", key=str(n)) for n in range(20)]
     publish.publish(topic="orders", messages=sent, batch_id=None, actor=ACTOR)
     assert lag.record() >= 2
-    rows = ConsumerGroupTopic.objects.filter(topic__name="orders").order_by("group__name")
-    assert [row.lag for row in rows] == [20, 20]
-    assert all(row.lag_at is not None and (row.lag_ms or 0) >= 0 for row in rows)
+    subscribed = ConsumerGroupTopic.objects.filter(topic__name="orders").order_by("group__name")
+    assert [row.lag for row in subscribed] == [20, 20]
+    assert all(row.lag_at is not None and (row.lag_ms or 0) >= 0 for row in subscribed)
     group = groups.describe(name="billing", actor=ACTOR)
     assert 20 in {one.lag for one in metrics_history.points(for_s=120, group_id=group.id, step_s=60)}
     metrics_history.sum_lag()

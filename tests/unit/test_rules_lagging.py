@@ -72,11 +72,33 @@ def test_a_planted_cause_is_the_only_one_that_is_named(kind: str, facts: Facts) 
         {"members": (Reader("m1"), Reader("m2"), Reader("m3", active=False))},
         {"queues": [*queues(30, 0, 1), replace(queues(0)[0], stopped=True)]},
         {"queues": [], "members": ()},
+        {"queues": [ReadQueue("orders", 1, 3), *queues(0, 2)]},  # handed over just now
+        {"members": [Reader("m1", silent_ms=8_000), Reader("m2", silent_ms=8_000)]},
     ],
 )
 def test_nothing_is_wrong_with_a_healthy_group(trend: State, odd: dict[str, object]) -> None:
     healthy = Facts(trend, queues(3, 0, 2), TWO, handled_per_s=40.0, pulled_per_s=41.0, sent_per_s=40.0)
     assert causes(replace(healthy, **odd)) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pace", [0.0, None])
+def test_some_dead_letters_of_the_hour_say_nothing_of_a_group_that_handles_none_now(
+    pace: float | None,
+) -> None:
+    quiet = replace(SLOW, trend="steady", handled_per_s=pace, dead_last_hour=20)
+    assert causes(quiet) == []
+
+
+def test_one_dead_letter_says_nothing_of_a_group_that_handles_little() -> None:
+    facts = replace(SLOW, trend="too_little_data", handled_per_s=0.002)
+    assert causes(replace(facts, dead_last_hour=1)) == []
+    assert [one.kind for one in causes(replace(facts, dead_last_hour=3))] == ["failing"]
+
+
+def test_few_messages_of_a_group_that_is_hardly_known_make_no_queue_hot() -> None:
+    facts = replace(SLOW, trend="too_little_data", queues=queues(25, 0, 0))
+    assert causes(facts) == []
+    assert [one.kind for one in causes(replace(facts, trend="falls_behind"))] == ["hot_queue"]
 
 
 def test_several_causes_are_named_together_the_surest_first() -> None:

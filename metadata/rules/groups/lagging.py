@@ -41,6 +41,7 @@ FAILING_LEAST = 3  # dead letters in an hour; one says nothing of a group that h
 MANY_REBALANCES = 3  # of ten minutes
 LONG_MS = 60_000  # a handler that is at work for so long
 HOUR_S = 3600
+READ: tuple[State, ...] = ("keeps_up", "nothing_sent")  # what is unread came just now
 BEHIND: tuple[State, ...] = ("stalled", "steady", "catches_up", "falls_behind", "too_little_data")
 
 
@@ -125,7 +126,7 @@ def causes(facts: Facts) -> list[Cause]:
     found = [*_broken(facts), *_stopped(facts)]
     if facts.stopped:
         return found
-    if facts.trend != "keeps_up":  # else a hand-over or a late heartbeat would look like a cause
+    if facts.trend not in READ:  # else a hand-over or a late heartbeat would look like a cause
         found += _unread(facts)
     if not facts.waiting or facts.trend not in BEHIND or found:
         return found
@@ -226,15 +227,23 @@ def _slowed(facts: Facts) -> Iterator[Cause]:
             yield Cause("hot_key", [hot.id, key], {**words, "of_keys": times / len(facts.keys)})
         else:
             yield Cause("hot_queue", [hot.id], words)
-    handled_an_hour = (facts.handled_per_s or 0.0) * HOUR_S
     retries = sum(one.lag or 0 for one in facts.waiting if one.is_retry)
-    dead = facts.dead_last_hour if facts.dead_last_hour >= FAILING_LEAST else 0
-    if dead > FAILING * handled_an_hour or retries > FAILING * facts.lag:
+    if _many_die(facts) or retries > FAILING * facts.lag:
         yield Cause("failing", words={"dead": facts.dead_last_hour, "retries": retries})
     if facts.rebalances >= MANY_REBALANCES:
         yield Cause("rebalancing", words={"rebalances": facts.rebalances})
     if facts.reset_by:
         yield Cause("reset", [facts.reset_by])
+
+
+def _many_die(facts: Facts) -> bool:
+    """Return if many of the messages that are handled become dead letters.
+
+    Where none is handled now none fails either: they died earlier in the hour.
+    """
+    if not facts.handled_per_s or facts.dead_last_hour < FAILING_LEAST:
+        return False
+    return facts.dead_last_hour > FAILING * facts.handled_per_s * HOUR_S
 
 
 def hottest(facts: Facts) -> ReadQueue | None:

@@ -59,6 +59,8 @@
     for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, n) => data[n].push(number(cell.dataset.value)));
     return data;
   }
+  // No line leads to a value between two gaps, so it is a point.
+  const alone = (plot, n) => plot.data[n].flatMap((value, at, all) => (value !== null && (all[at - 1] ?? null) === null && (all[at + 1] ?? null) === null ? [at] : []));
   function draw() {
     if (typeof uPlot === "undefined") return;
     for (const figure of document.querySelectorAll(".chart")) {
@@ -70,7 +72,7 @@
       const names = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.label ?? cell.textContent.trim());
       const series = names.map((label, n) => n === 0
         ? { label, value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
-        : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false }, value: (_, v) => (v === null ? "–" : short(v)) });
+        : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false, filter: alone }, value: (_, v) => (v === null ? "–" : short(v)) });
       const last = table.tBodies[0].rows.length - 1;
       const rest = (one) => { if (one.cursor.idx == null && last >= 0) one.setLegend({ idx: last }); };  // what is so now, while nobody points
       const plot = new uPlot({

@@ -82,7 +82,8 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
     offsets, found = lag.standing(group=name, actor=actor(request))
     whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
-    points = metrics_history.points(for_s=charts.span(request).for_s, **whose)
+    span = charts.span(request, **whose)
+    points = metrics_history.points(for_s=span.for_s, **whose)
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(view=view, offsets=offsets, found=found, actor=actor(request))
     return pages.show(
@@ -96,7 +97,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
         rates=charts.rates(points),
         lags=charts.lags(points),
-        spans=charts.spans(request),
+        spans=charts.spans(span),
         matrices=_matrices(view, offsets),
         members=_members(view),
         processes=_processes(view),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
+from django.utils.translation import ngettext
 
 from messagestore.consume import offset_reset
 from messagestore.consume.offset_reset import Move, Target
@@ -21,7 +23,7 @@ from portal.actions.fields import time_field
 from portal.auth.access import actor, may
 from portal.kit import pages, places, rows
 from portal.kit.pages import Link, to
-from portal.kit.setting_fields import IdsField
+from portal.kit.setting_fields import QueuesField
 from portal.kit.tables import (
     Cell,
     Column,
@@ -72,10 +74,11 @@ class Resetting(forms.Form):
         max_length=100,
         help_text=lazy("For the offsets of another group, as it has committed them in this topic."),
     )
-    queues = IdsField(
+    queues = QueuesField(
         label=lazy("Only these queues"),
         required=False,
-        help_text=lazy("Ids, separated by commas; empty: all."),
+        max_length=1000,
+        help_text=lazy("Names such as orders/3, separated by commas; empty: all."),
     )
     instance = forms.CharField(
         label=lazy("Instance"), required=False, help_text=lazy("Only for broadcasting groups.")
@@ -94,9 +97,17 @@ class MoveOffsets(GroupAction):
         return Preview(effects=self._effects(found), table=_planned(found))
 
     def _effects(self, found: Sequence[Move]) -> list[Text]:
+        topics = sorted({one.topic for one in found})
+        where = ", ".join([*topics[:SHOWN_FIRST], *(["…"] if len(topics) > SHOWN_FIRST else [])])
+        queues = ngettext(
+            "%(count)d queue of %(topics)s is reset.", "%(count)d queues of %(topics)s are reset.", len(found)
+        )
         repeated, skipped = sum(one.repeated for one in found), sum(one.skipped for one in found)
         what = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
-        effects: list[Text] = [what % {"repeated": repeated, "skipped": skipped}]
+        effects: list[Text] = [
+            queues % {"count": len(found), "topics": where},
+            what % {"repeated": repeated, "skipped": skipped},
+        ]
         if any(one.asked is not None for one in found):
             effects.append(_("A queue without this offset is set to its nearest offset."))
         kept = ", ".join(rows.queue_name(one.queue) for one in found if one.kept)
@@ -132,8 +143,9 @@ class ResetGroup(MoveOffsets):
         return {"topic": first, "to": "earliest", **super().initial()}
 
     def words(self) -> dict[str, Any]:
-        """Return links to the previews of the usual resets."""
-        page = f"{to('group-reset', self.name)}?preview=yes"
+        """Return links to the previews of the usual resets, of all topics unless the URL names one."""
+        topic = urlencode({"topic": self.request.GET.get("topic", "")})
+        page = f"{to('group-reset', self.name)}?preview=yes&{topic}"
         usual = [Link(_("Earliest"), f"{page}&to=earliest"), Link(_("Latest"), f"{page}&to=latest")]
         for label, minutes in ((_("15 min ago"), 15), (_("1 hour ago"), 60), (_("1 day ago"), 1440)):
             usual.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))

@@ -25,7 +25,8 @@ from portal.templatetags.shapes import count
 def overview(request: HttpRequest) -> HttpResponse:
     """The page `/`."""
     known = overview_lists.overview(actor=actor(request))
-    points = metrics_history.points(for_s=charts.span(request).for_s)
+    span = charts.span(request)
+    points = metrics_history.points(for_s=span.for_s)
     found = problems(known, actor(request))
     return pages.show(
         request,
@@ -39,7 +40,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         tiles=_tiles(known, metrics_history.pace(), actor(request), may(request, "admin")),
         rates=charts.rates(points),
         lags=charts.lags(points),
-        spans=charts.spans(request),
+        spans=charts.spans(span),
         behind=_behind(known),
         dead=_dead(request, known),
         empty=not known.topics,

@@ -80,7 +80,8 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     queues = drains.describe(topic=name, actor=actor(request))
     every = Wanted(rows=MOST_GROUPS)
     groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
-    points = metrics_history.points(for_s=charts.span(request).for_s, topic_id=view.id)
+    span = charts.span(request, topic_id=view.id)
+    points = metrics_history.points(for_s=span.for_s, topic_id=view.id)
     manages = may(request, "manage", name)
     return pages.show(
         request,
@@ -92,7 +93,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
         rates=charts.rates(points),
         lags=charts.lags(points),
-        spans=charts.spans(request),
+        spans=charts.spans(span),
         queues=_queues(name, queues, manages),
         groups=_groups(groups, name),
         producers=_producers(producers.of_topic(topic=name, actor=actor(request)), name),

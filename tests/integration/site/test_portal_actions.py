@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,7 +19,7 @@ from messagestore.produce import delayed_admin
 from messagestore.retries import dead_letters, redrives
 from messagestore.retries.redrives import Redriver
 from messagestore.tables import node_sql, queue_sql, reader_sql
-from messagestore.topology import subscriptions
+from messagestore.topology import subscriptions, topics
 from metadata import redrive_rows
 from metadata.cache import snapshot
 from metadata.groups import groups, subscription_rows
@@ -229,6 +231,44 @@ def test_a_group_subscribes_from_a_date_and_time(queue: int, ada: Client) -> Non
         group="shipping", topic="orders", target=Target("latest"), actor=ME, dry_run=True
     )
     assert (move.from_offset, move.to_offset) == (2, 3)
+
+
+def two_topics() -> list[int]:
+    """The queues of topic `sales`, which `billing` reads, too."""
+    made = topics.create(name="sales", queues=2, actor=ME)
+    subscriptions.create(group="billing", topic="sales", start="earliest", actor=ME)
+    snapshot.refresh()
+    return [one.queue.queue for one in made.queues]
+
+
+def quick(client: Client, url: str, label: str) -> str:
+    """The preview that a quick button of a page leads to."""
+    href = re.search(rf'<a href="([^"]*)">{label}</a>', text(client.get(url)))
+    assert href is not None
+    return text(client.get(unescape(href[1])))
+
+
+@pytest.mark.parametrize("label", ["Earliest", "Latest", "1 hour ago"])
+def test_a_quick_reset_is_of_all_topics_or_of_the_one_that_was_chosen_and_says_so(
+    queue: int, ada: Client, label: str
+) -> None:
+    two_topics()
+    url = "/groups/billing/reset"
+    every = quick(ada, url, label)
+    assert "orders, sales are reset." in every, every
+    assert all(f">{name}</" in every for name in ("orders/0", "sales/0", "sales/1"))
+    one = quick(ada, f"{url}?topic=sales", label)
+    assert "2 queues of sales are reset." in one and "orders/0" not in one.partition("Preview")[2]
+
+
+def test_only_the_queues_that_are_named_are_reset(queue: int, ada: Client) -> None:
+    two_topics()
+    url = "/groups/billing/reset"
+    seen = text(filled(ada, url, topic="", to="latest", queues="sales/1, orders/0"))
+    assert "2 queues of orders, sales are reset." in seen and ">sales/0</" not in seen
+    refused = filled(ada, url, topic="", to="latest", queues=f"sales/1 {queue} sales/7 ghost/0")
+    assert refused.status_code == 400
+    assert f"There is no queue {queue}, sales/7, ghost/0. Name queues as on the pages" in text(refused)
 
 
 def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
+from messagestore.consume import lag
 from messagestore.inspect import alarm_job
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql
 from metadata.cache import snapshot
+from metadata.db.clock import database_now
 from metadata.errors import Invalid, StoreCorrupt
 from metadata.groups import groups
-from metadata.models import Alarm, AuditLog, ConsumerGroupTopic
+from metadata.listing import overview_lists
+from metadata.models import Alarm, AuditLog, ConsumerGroup, ConsumerGroupTopic, DbNode, JobRun, Queue
 from metadata.monitoring import alarms
-from tests.support import failing
+from metadata.nodes import node_rows
+from portal.kit import outages
+from tests.support import failing, rows
 from tests.support.failing import ME, fail
 from tests.support.forms import browser, confirm, filled, text
 from tests.support.tampering import plant
@@ -88,15 +93,111 @@ def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
     assert "billing/orders" in text(ada.get("/alarms?show=over"))
 
 
+def acknowledged(ada: Client, kind: str, name: str) -> None:
+    url = f"/alarms/{kind}/{name}"
+    assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
+
+
+def quiet(ada: Client, kind: str, name: str) -> bool:
+    """Whether the first page says one thing of what an alarm tells, and nothing once it is acknowledged."""
+    before = text(ada.get("/")).partition("needs attention")[2].partition("</ul>")[0]
+    assert before.count("<li") == 1 and "Alarm: " in before, before
+    acknowledged(ada, kind, name)
+    return "Everything is in order" in text(ada.get("/"))
+
+
+def unread() -> None:
+    """Two messages of `orders` that nobody has read for an hour, as the jobs that look at nodes saw them."""
+    failing.send(b"a", b"b")
+    Queue.objects.filter(topic__name="orders").update(head_seen=2)
+    assert lag.record() >= 1
+    ConsumerGroupTopic.objects.filter(lag__gt=0).update(lag_ms=3_600_000)
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["with a member", "without"])
+def test_a_real_lag_is_said_once_and_is_quiet_once_its_alarm_is_acknowledged(
+    queue: int, ada: Client, reads: bool
+) -> None:
+    if reads:
+        failing.member()
+    unread()
+    said = "Group billing lags" if reads else "Group billing has unread messages in queues without a consumer"
+    assert said in text(ada.get("/")), "no alarm tells of it yet"
+    look()
+    assert Alarm.objects.get(kind="lag", ended_at=None).name == "billing/orders"
+    assert quiet(ada, "lag", "billing/orders")
+    look()
+    assert "Everything is in order" in text(ada.get("/")), "it was acknowledged"
+    alarms.end(kind="lag", names=["billing/orders"])
+    assert said in text(ada.get("/")), "the alarm is over, the lag is not"
+    look()
+    assert "Alarm: far behind, billing/orders" in text(ada.get("/")), "it is raised again"
+
+
+def test_a_group_of_which_an_alarm_tells_is_not_said_to_be_paused_or_stalled(queue: int, ada: Client) -> None:
+    unread()
+    groups.update(name="billing", settings={"stopped": True}, actor=ME)
+    assert "Group billing is paused" in text(ada.get("/"))
+    alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail="unread messages")
+    assert quiet(ada, "no_consumer", "billing/orders")
+
+
+def test_dead_letters_are_said_once_and_are_quiet_once_their_alarm_is_acknowledged(
+    queue: int, ada: Client
+) -> None:
+    failing.send(b"a", b"b")
+    fail(failing.member(), queue, 0, 1)
+    look()
+    assert "Group billing has 2 dead letters" in text(ada.get("/"))
+    alarms.raise_alarm(kind="dead_growing", name="billing", detail="2 new dead letters in the last hour")
+    assert quiet(ada, "dead_growing", "billing")
+
+
+def test_a_node_without_room_is_quiet_once_its_alarm_is_acknowledged_but_not_when_it_goes_away(
+    queue: int, ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_rows.note_disk(node_id=DbNode.objects.get(name="main").pk, state="low")
+    snapshot.refresh()
+    assert "Node main is running out of disk space" in text(ada.get("/"))
+    alarms.raise_alarm(kind="node_low", name="main", detail="4 % free")
+    assert quiet(ada, "node_low", "main")
+    monkeypatch.setattr(outages, "silent", lambda: ["main"])
+    assert "Node main does not answer" in text(ada.get("/"))
+
+
+def test_a_job_that_failed_is_quiet_once_its_alarm_is_acknowledged_but_others_are_not(
+    queue: int, ada: Client
+) -> None:
+    for name in ("cleanup", "cleanup", "roll_up"):
+        now = database_now()
+        JobRun.objects.create(name=name, state="failed", started_at=now, finished_at=now)
+    assert "3 runs of jobs failed" in text(ada.get("/"))
+    alarms.raise_alarm(kind="job_failed", name="cleanup", detail="it raised")
+    acknowledged(ada, "job_failed", "cleanup")
+    page = text(ada.get("/"))
+    assert "1 run of a job failed" in page and "cleanup" not in page
+
+
+def test_groups_whose_alarms_are_acknowledged_take_no_place_of_others(queue: int, ada: Client) -> None:
+    for name in [f"a{number}" for number in range(overview_lists.MOST)]:
+        rows.group(name, topics=("orders",))
+        alarms.raise_alarm(kind="lag", name=f"{name}/orders", detail="much")
+    ConsumerGroupTopic.objects.filter(topic__name="orders").update(lag=3)
+    ConsumerGroup.objects.update(stopped=True)
+    Alarm.objects.update(acknowledged_at=database_now(), acknowledged_by="ada")
+    page = text(ada.get("/"))
+    assert "Group billing is paused" in page and "Group a0" not in page
+
+
 def test_a_queue_whose_table_is_gone_is_said_once_somebody_sends_to_it(queue: int, ada: Client) -> None:
     plant(queue, "ALTER TABLE message_{q} RENAME TO moved")
     with pytest.raises(StoreCorrupt):
         failing.send(b"a")
     corruption_alarms.raise_alarms()
     page = text(ada.get("/"))
-    assert f'href="/topics/orders">Alarm: queue is corrupt, orders/{queue}: ' in page
+    assert 'href="/topics/orders">Alarm: queue is corrupt, orders/0: ' in page
     assert f"message_{queue}" in page and "missing or was altered" in page
-    url = f"/alarms/corrupt/orders/{queue}"
+    url = "/alarms/corrupt/orders/0"
     assert "The alarm is acknowledged." in text(confirm(ada, url, ada.get(url)))
     assert "Everything is in order" in text(ada.get("/")) and "missing or was altered" in text(
         ada.get("/alarms")

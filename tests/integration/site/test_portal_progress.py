@@ -11,7 +11,7 @@ from django.test import Client
 from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
-from metadata.monitoring import metrics_history
+from metadata.monitoring import alarms, metrics_history
 from metadata.rules.groups.progress import Progress
 from portal.kit import progress
 from tests.support import rows
@@ -32,6 +32,7 @@ def group(name: str, *, lag: int, per_minute: int, handled: int | None, pulled: 
     topic, now = Topic.objects.get(name="orders"), database_now()
     if not ConsumerGroup.objects.filter(name=name).exists():
         rows.group(name)
+    ConsumerGroup.objects.filter(name=name).update(created_at=now - timedelta(hours=1))
     made = ConsumerGroup.objects.get(name=name)
     ConsumerGroupTopic.objects.filter(group=made, topic=topic).update(lag=lag, lag_ms=60_000, lag_at=now)
     for back in range(1, 11):
@@ -61,6 +62,8 @@ def test_a_group_that_handles_nothing_needs_a_look(browser: Client) -> None:
     page = text_of(browser.get("/").content)
     assert "Group billing has members and unread messages, but has handled none for minutes" in page
     assert "billing handles nothing" in page
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="30,000 unread messages")
+    assert "has handled none for minutes" not in text_of(browser.get("/").content), "the alarm says it"
 
 
 def test_lists_and_the_group_show_what_was_handled_beside_what_was_pulled(browser: Client) -> None:
@@ -91,3 +94,47 @@ def test_what_was_not_counted_is_a_dash_and_no_zero(browser: Client) -> None:
 def test_a_trend_in_words(said: Progress, words: str, tone: str) -> None:
     found = progress.words(said)
     assert (str(found[0]), found[1]) == (words, tone)
+
+
+def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> None:
+    for back in range(3):  # brokers were there
+        at = metrics_history.start_of(database_now(), step_s=60) - timedelta(minutes=back)
+        Sample.objects.create(
+            at=at, topic_ref=metrics_history.ALL_TOPICS, group_ref=metrics_history.ALL_GROUPS
+        )
+    Topic.objects.filter(name="orders").update(created_at=database_now() - timedelta(seconds=90))
+    page = browser.get("/topics/orders?span=1h").content.decode()
+    rates = page.partition("Messages per second")[2].partition("</table>")[0]
+    rows = re.findall(r"<tr><td data.*?</tr>", rates)
+    assert 60 <= len(rows) <= 61
+    assert all('data-value="">\N{EN DASH}<' in row and "0.0" not in row for row in rows[:-3])
+    assert 'data-value="0.0">' in rows[-2]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "span"), [(None, "15m"), (14, "15m"), (16, "1h"), (61, "6h"), (400, "1d"), (1600, "1d")]
+)
+def test_charts_go_as_far_back_as_something_was_counted(
+    browser: Client, minutes: int | None, span: str
+) -> None:
+    topic, made = Topic.objects.get(name="orders").pk, ConsumerGroup.objects.get(name="billing").pk
+    old = database_now() - timedelta(days=3)
+    Topic.objects.update(created_at=old)
+    ConsumerGroup.objects.update(created_at=old)
+    if minutes is not None:
+        at = database_now() - timedelta(minutes=minutes)
+        for topic_ref, group_ref in ((0, 0), (topic, 0), (topic, made)):
+            Sample.objects.create(at=at, topic_ref=topic_ref, group_ref=group_ref, messages=1)
+    for page in ("/", "/topics/orders", "/groups/billing"):
+        assert chosen(browser, page) == span, page
+        assert chosen(browser, f"{page}?span=7d") == "7d"
+    ConsumerGroup.objects.update(created_at=database_now() - timedelta(minutes=5))
+    assert chosen(browser, "/groups/billing") == "15m", (
+        "what its topics got before it was there is not its own"
+    )
+
+
+def chosen(browser: Client, page: str) -> str:
+    """The span that is marked."""
+    (marked,) = re.findall(r'<a href="\?span=(\w+)" aria-current', browser.get(page).content.decode())
+    return marked

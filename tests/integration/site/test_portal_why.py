@@ -202,6 +202,21 @@ def test_the_page_of_a_healthy_group_names_none(world: World, monkeypatch: pytes
     send(world, 30, 2, 2, 2, key="acme")
     minutes(lag=30, growing=0, handled=1200)
     assert titles(world) == [], "what is unread came just now"
+    rows.silence(world.member, seconds=8)
+    assert titles(world) == [], "its heartbeat is a little late"
+    QueueOffset.objects.filter(queue=world.queues[0]).update(owner=None)
+    assert titles(world) == [], "a queue is being handed over"
+
+
+def test_dead_letters_of_a_group_that_waits_are_no_cause(world: World) -> None:
+    send(world, 6, 6, 6, 6)
+    minutes(lag=24, growing=0, handled=1200)
+    Sample.objects.filter(at__gte=database_now() - timedelta(minutes=3)).update(handled=0, messages=0)
+    now = database_now()
+    DeadLetterCount.objects.create(
+        group_ref=ConsumerGroup.objects.get().pk, messages=5, last_hour=5, newest_at=now, counted_at=now
+    )
+    assert titles(world) == []
 
 
 def test_a_queue_is_called_by_its_topic_and_the_key_by_its_name(world: World) -> None:
