@@ -39,7 +39,9 @@ urlpatterns = [
     path(
         "login",
         LoginView.as_view(
-            template_name="portal/login.html", redirect_authenticated_user=True, authentication_form=LoginForm
+            template_name="portal/frame/login.html",
+            redirect_authenticated_user=True,
+            authentication_form=LoginForm,
         ),
         name="login",
     ),

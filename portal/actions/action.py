@@ -77,7 +77,7 @@ class Action(View):
     button: ClassVar[Text] = ""
     danger: ClassVar[bool] = False
     says: ClassVar[Text] = WOULD
-    template: ClassVar[str] = "action"
+    template: ClassVar[str] = "kit/action"
 
     actor: Actor
 

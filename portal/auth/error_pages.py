@@ -65,13 +65,13 @@ def _outage(request: HttpRequest) -> HttpResponse:
         "groups": len(known.groups) if known else 0,
         "age_s": round(snapshot.age_s()) if known else None,
     }
-    return render(request, "portal/outage.html", {"seen": seen}, status=503)
+    return render(request, "portal/frame/outage.html", {"seen": seen}, status=503)
 
 
 def _page(request: HttpRequest, status: int, detail: str, title: str = "") -> HttpResponse:
     """A page with the navigation around it for who logged in, and alone for others."""
     words = {"status": status, "title": title or TITLES.get(status, _("Server error")), "detail": detail}
-    template = "portal/error.html" if _is_known(request) else "portal/error_alone.html"
+    template = "portal/frame/error.html" if _is_known(request) else "portal/frame/error_alone.html"
     return render(request, template, words, status=status)
 
 

@@ -50,7 +50,7 @@ SPANS = (
 )
 
 
-USUAL = SPANS[:4]  # one of them, unless the reader says another
+USUAL = SPANS[:3]  # in steps of at most a minute; longer ones only where they are asked for
 
 
 def span(request: HttpRequest, **whose: Any) -> Span:

@@ -125,7 +125,7 @@ def list_page(
     query = request.GET.get("q", "")
     own = {one["name"] for one in words.get("asked", ())}
     words["keep"] = [one for one in table.keep if one[0] not in own]
-    return show(request, "list", title, table=table, live=True, searched=searched, query=query, **words)
+    return show(request, "kit/list", title, table=table, live=True, searched=searched, query=query, **words)
 
 
 def to(name: str, *words: object) -> str:

@@ -19,7 +19,7 @@ LEADING = 4  # columns of a row on a phone: two lines
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value: `kind` says how templates/portal/cell.html shows it; `tone` is ok, warn, bad or ''.
+    """One value: `kind` says how templates/portal/kit/cell.html shows it; `tone` is ok, warn, bad or ''.
 
     `title` is shown on hover. `label` is that of its column, which stands before it on a phone; there a
     `minor` one is shown on demand only.
@@ -71,7 +71,7 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A list, ready for templates/portal/table.html."""
+    """A list, ready for templates/portal/kit/table.html."""
 
     heads: Sequence[Head]
     rows: Sequence[Sequence[Cell]]

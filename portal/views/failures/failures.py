@@ -56,7 +56,7 @@ def failures(request: HttpRequest, name: str) -> HttpResponse:
     summary = dead_letters.summary(group=name, topic=topic, actor=who)
     return pages.show(
         request,
-        "failures",
+        "groups/failures",
         _("Retries and dead letters of %s") % name,
         **places.of_group(request, name, "failures"),
         live=True,
@@ -183,6 +183,6 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
     place = places.of_group(request, name, "failures")
     place["crumbs"].append(Link(_("Retries and dead letters"), to("failures", name)))
     return pages.show(
-        request, "dead", message_id, **place, name=name, facts=facts, actions=actions,
+        request, "topics/dead", message_id, **place, name=name, facts=facts, actions=actions,
         headers=headers, body=bodies.shown(found.body),
     )  # fmt: skip

@@ -88,7 +88,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     reasons = lag_causes.of_group(view=view, offsets=offsets, found=found, actor=actor(request))
     return pages.show(
         request,
-        "group",
+        "groups/group",
         name,
         **places.of_group(request, name, "group"),
         live=True,

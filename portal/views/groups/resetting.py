@@ -198,7 +198,7 @@ def moves_of(request: HttpRequest, name: str) -> HttpResponse:
     page = offset_resets.page(group=name, limit=SHOWN, after=before_id, actor=actor(request))
     return pages.show(
         request,
-        "moves",
+        "groups/moves",
         _("Offset resets of %s") % name,
         **places.of_group(request, name, "moves"),
         name=name,

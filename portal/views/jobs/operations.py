@@ -53,7 +53,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     hint = Empty(_("No matching runs. Check that a worker is running."), "python manage.py qcluster")
     return pages.show(
         request,
-        "jobs",
+        "jobs/jobs",
         _("Jobs"),
         section="jobs",
         live=True,

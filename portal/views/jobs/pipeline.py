@@ -52,7 +52,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     stock, problem = _stock(place.archive)
     return pages.show(
         request,
-        "pipeline",
+        "jobs/pipeline",
         _("Data pipeline"),
         section="pipeline",
         live=True,
@@ -98,7 +98,7 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
     running = found.state == "running"
     return pages.show(
         request,
-        "run",
+        "jobs/run",
         _("Run %(run)d of %(job)s") % {"run": found.id, "job": found.name},
         section="pipeline",
         live=running,

@@ -73,7 +73,7 @@ def report(request: HttpRequest, number_: int) -> HttpResponse:
     ]
     return pages.show(
         request,
-        "report",
+        "jobs/report",
         found.name,
         section="reports",
         intro=MEANING.get(found.name, ""),

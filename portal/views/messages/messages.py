@@ -78,7 +78,7 @@ def messages(request: HttpRequest) -> HttpResponse:
     offered = topic_lists.topic_names(most=MOST_TOPICS, actor=actor(request))
     return pages.show(
         request,
-        "messages",
+        "topics/messages",
         _("Messages"),
         status=status,
         **(places.of_topic(asked["topic"], "messages") if result else {"section": "messages"}),
@@ -255,7 +255,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     place["crumbs"].append(Link(_("Messages"), f"{to('messages')}?topic={topic}"))
     return pages.show(
         request,
-        "message",
+        "topics/message",
         message_id,
         **place,
         topic=topic,

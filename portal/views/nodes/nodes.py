@@ -76,7 +76,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
     growth = size_rows.growth().get(view.id)
     return pages.show(
         request,
-        "node",
+        "system/node",
         name,
         section="nodes",
         live=True,

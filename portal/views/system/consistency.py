@@ -36,7 +36,7 @@ def findings(request: HttpRequest) -> HttpResponse:
     good = Empty(_("Metadata and nodes are consistent."))
     return pages.show(
         request,
-        "consistency",
+        "system/consistency",
         _("Metadata and nodes"),
         section="checks",
         table=plain(columns, report.findings, good),

@@ -30,7 +30,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     found = problems(known, actor(request))
     return pages.show(
         request,
-        "overview",
+        "system/overview",
         _("Overview"),
         section="overview",
         live=True,

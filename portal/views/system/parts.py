@@ -56,7 +56,7 @@ def parts(request: HttpRequest) -> HttpResponse:
     form.is_valid()
     return pages.show(
         request,
-        "parts",
+        "system/parts",
         _("Parts of pages"),
         intro=_("For developers: every part in all its states. The figures are invented."),
         crumbs=[Link("Crumb", "#"), Link(LONG, "#")],

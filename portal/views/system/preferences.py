@@ -26,4 +26,4 @@ def theme(request: HttpRequest) -> HttpResponse:
 
 def keys(request: HttpRequest) -> HttpResponse:
     """The keys that lead around, for who has no script; others see them over any page."""
-    return pages.show(request, "help", _("Keys"))
+    return pages.show(request, "system/help", _("Keys"))

@@ -88,7 +88,11 @@ def search(request: HttpRequest) -> HttpResponse:
     check_look(actor(request))
     query = request.GET.get("q", "").replace("\0", "").strip()[:MOST_QUERY]
     return pages.show(
-        request, "search", _("Search"), query=query, found=list(_found(request, query)) if query else []
+        request,
+        "system/search",
+        _("Search"),
+        query=query,
+        found=list(_found(request, query)) if query else [],
     )
 
 

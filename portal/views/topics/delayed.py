@@ -26,7 +26,7 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
     found, missing = _asked(name, request.GET.get("after") or None, actor(request))
     return pages.show(
         request,
-        "delayed",
+        "topics/delayed",
         _("Delayed messages of %s") % name,
         status=200 if found else 503,
         **places.of_topic(name, "delayed"),

@@ -57,7 +57,7 @@ class CreateToken(TopicAction):
         """The one page that shows the token: it is in no cookie and no session."""
         return pages.show(
             self.request,
-            "new_key",
+            "system/new_key",
             str(said),
             section=self.section,
             secret=self.secret,

@@ -85,7 +85,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     manages = may(request, "manage", name)
     return pages.show(
         request,
-        "topic",
+        "topics/topic",
         name,
         **places.of_topic(name, "topic"),
         live=True,

@@ -126,7 +126,7 @@ class CreateKey(KeyAction):
     def done(self, said: Text) -> HttpResponse:
         """The one page that shows the secret: it is in no cookie and no session."""
         return pages.show(
-            self.request, "new_key", str(said), section="keys", secret=self.secret, back=self.back()
+            self.request, "system/new_key", str(said), section="keys", secret=self.secret, back=self.back()
         )
 
 
