@@ -96,8 +96,8 @@ def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None
 def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Run]:
     """Store messages; what became of all of them, in order.
 
-    Raises Invalid, TooLarge, NotFound, Forbidden, RateLimited or Conflict (topic_read_only) before anything
-    is stored, and the first part's error if nothing could be stored.
+    Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
+    part's error if nothing could be stored. A read-only topic refuses each part that no earlier try stored.
     """
     access.require(actor, "produce", topic)
     info = snapshot.find_topic(topic)
@@ -107,8 +107,6 @@ def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, a
     quotas.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
     batch = _Batch(info, messages, batch_id, actor.name)
     parts = batch.parts()
-    if info.read_only and not batch.was_stored(parts):
-        raise Conflict(f"Topic {topic} is read-only: sends are refused.", code=Code.TOPIC_READ_ONLY)
     batch.check_times(parts)
     stored = list(map(batch.store, parts))
     for place, part in enumerate(parts):
@@ -171,12 +169,6 @@ class _Batch:
                     self.routing = earlier
                     return parts
         return self._cut(self.routing, range(len(self.messages)))
-
-    def was_stored(self, parts: Sequence[Part]) -> bool:
-        """Return True if all parts were stored by an earlier try. Raises OutcomeUnknown."""
-        return not self.fresh and all(
-            any(_is_known(queue, self.part_id(part), part.delayed) for queue in part.queues) for part in parts
-        )
 
     def _cut(self, routing: Routing, indexes: Iterable[int]) -> list[Part]:
         parts: dict[tuple[int, bool, bool], Part] = {}
@@ -260,6 +252,8 @@ class _Batch:
         if time.monotonic() > self.deadline:
             what = "Not tried: the other queues of this request used up its time."
             return [Run(len(part.indexes), db_errors.RolledBack(what))]
+        if self.topic.read_only and (refused := self._refusal(part)):
+            return [Run(len(part.indexes), refused)]
         write = self._delayed_write(part) if part.delayed else self._write(part)
         error: CatmqError = NoWritableQueue(
             f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
@@ -273,6 +267,18 @@ class _Batch:
                 if not self._may_go_elsewhere(queue, write.batch_id, refusal):
                     break
         return [Run(len(part.indexes), error)]
+
+    def _refusal(self, part: Part) -> CatmqError | None:
+        """Return why a read-only topic refuses a part; None if an earlier try stored it."""
+        try:
+            if not self.fresh and any(
+                _is_known(queue, self.part_id(part), part.delayed) for queue in part.queues
+            ):
+                return None
+        except CatmqError as unknown:
+            return unknown
+        what = f"Topic {self.topic.name} is read-only: sends are refused."
+        return Conflict(what, code=Code.TOPIC_READ_ONLY)
 
     def pieces(self, part: Part, runs: Sequence[Run]) -> list[Part]:
         """Return the parts in which a part goes where the topic routes now, if it does.

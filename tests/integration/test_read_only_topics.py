@@ -6,7 +6,7 @@ import pytest
 
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
-from messagestore.produce.publish import publish
+from messagestore.produce.publish import Part, Receipt, Run, _Batch, publish
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -45,6 +45,32 @@ def test_a_repeat_of_what_was_stored_before_is_answered(node: str) -> None:
     read_only(on=True)
     assert publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR) == first
     assert publish(topic="orders", messages=delayed, batch_id=other, actor=ACTOR) == waiting
+
+
+def test_a_repeat_of_a_batch_that_was_stored_in_part_tells_the_parts_apart(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic became read-only between two parts: a client must not send the stored one again."""
+    topics.create(name="orders", queues=2, actor=ACTOR)
+    queues = [one.queue.queue for one in topics.describe(name="orders", actor=ACTOR).queues]
+    messages = [NewMessage(body=b"%d" % n, queue=queues[n % 2]) for n in range(4)]
+    batch_id = batch_ids.new()
+    store = _Batch.store
+
+    def first_part_only(self: _Batch, part: Part) -> list[Run]:
+        found = store(self, part)
+        read_only(on=True)
+        self.topic = snapshot.find_topic("orders")
+        return found
+
+    monkeypatch.setattr(_Batch, "store", first_part_only)
+    first = publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR)
+    monkeypatch.undo()
+    again = publish(topic="orders", messages=messages, batch_id=batch_id, actor=ACTOR)
+    for fates in (first, again):
+        assert [fates[0], fates[2]] == [Receipt(queues[0], 0), Receipt(queues[0], 1)]
+        refused = {(type(one), getattr(one, "code", "")) for one in (fates[1], fates[3])}
+        assert refused == {(Conflict, Code.TOPIC_READ_ONLY)}
 
 
 def test_a_delayed_message_that_was_accepted_before_is_delivered(node: str) -> None:
