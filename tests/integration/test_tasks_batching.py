@@ -11,8 +11,7 @@ from django.db import DatabaseError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from catmq_client.contrib.django_tasks.jobs import Job, parse
-from catmq_client.contrib.django_tasks.working import batching, records
-from catmq_client.contrib.django_tasks.working.batching import Batcher
+from catmq_client.contrib.django_tasks.working import records
 from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
 from tests.support.tasking import calls
 from tests.support.tasking.stage import Stage, record, staged
@@ -23,70 +22,6 @@ from tests.support.waiting import until
 def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage]:
     with django_db_blocker.unblock(), staged() as made:
         yield made
-
-
-class Writer:
-    """Writes when it may; names of `refused` not at all, whoever they are with."""
-
-    def __init__(self, *refused: str) -> None:
-        self.batches: list[list[str]] = []
-        self.begun, self.may = threading.Event(), threading.Event()
-        self._refused = set(refused)
-
-    def __call__(self, items: Sequence[str]) -> list[bool]:
-        self.batches.append([*items])
-        self.begun.set()
-        assert self.may.wait(10)
-        if self._refused & {*items}:
-            raise DatabaseError(f"refused: {sorted(items)}")
-        return [item != "lost" for item in items]
-
-
-def written_by(writer: Writer, *names: str) -> dict[str, object]:
-    """Let a first thread write, and those of `names` come meanwhile; return what came of each."""
-    batcher: Batcher[str] = Batcher(writer)
-    found: dict[str, object] = {}
-
-    def write(name: str) -> None:
-        try:
-            found[name] = batcher.write(name)
-        except DatabaseError as error:
-            found[name] = str(error)
-
-    threads = [threading.Thread(target=write, args=("first",))]
-    threads[0].start()
-    assert writer.begun.wait(10)
-    for number, name in enumerate(names, start=1):
-        threads.append(threading.Thread(target=write, args=(name,)))
-        threads[-1].start()
-        until(lambda number=number: len(batcher._waiting) == number)
-    writer.may.set()
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
-    return found
-
-
-def test_changes_that_come_while_one_is_written_are_written_together() -> None:
-    writer = Writer()
-    found = written_by(writer, "a", "lost", "b")
-    assert writer.batches == [["first"], ["a", "lost", "b"]]
-    assert found == {"first": True, "a": True, "lost": False, "b": True}
-
-
-def test_a_change_that_is_refused_is_refused_to_its_thread_only() -> None:
-    writer = Writer("bad")
-    found = written_by(writer, "a", "bad", "b")
-    assert writer.batches[:2] == [["first"], ["a", "bad", "b"]]
-    assert sorted(writer.batches[2:]) == [["a"], ["b"], ["bad"]]
-    assert found == {"first": True, "a": True, "bad": "refused: ['bad']", "b": True}
-
-
-def test_more_changes_than_a_statement_takes_go_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "MOST", 2)
-    writer = Writer()
-    written_by(writer, "a", "b", "c")
-    assert writer.batches == [["first"], ["a", "b"], ["c"]]
 
 
 def enqueued(stage: Stage, count: int) -> list[Job]:
@@ -105,7 +40,7 @@ def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: St
     kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 4)
     items = [(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
     with CaptureQueriesContext(connection) as asked:
-        assert kept._begin_all(items[:2]) == [True, True]
+        assert [one.verdict for one in kept.claim_all(items[:2])] == [Verdict.RUN, Verdict.RUN]
     assert len(asked) == 1
     rows = [record(job.id) for job in jobs[:2]]
     assert [(row.status, row.token, row.message_id) for row in rows] == [
@@ -115,7 +50,7 @@ def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: St
     assert rows[0].worker_ids == ["worker"] and rows[0].started_at is not None
     # The third was discarded, the fourth is begun by this very statement: both are looked at again.
     records.TaskRecord.objects.filter(pk=jobs[2].id).update(status="DISCARDED")
-    assert kept._begin_all(items[2:]) == [False, False]
+    assert kept.claim_all(items[2:]) == []
     verdicts = [kept.claim(*item).verdict for item in items[2:]]
     assert verdicts == [Verdict.OVER, Verdict.RUN]
     assert record(jobs[3].id).worker_ids == ["worker"], "it was begun once"

@@ -128,9 +128,9 @@ class Worker:
                 room = min(room, self._options.max_tasks - self._taken)
             if not room:
                 continue
-            for message in self._consumer.poll(room, timeout_s=STEP_S):
-                self._taken, self._taken_at = self._taken + 1, time.monotonic()
-                threads.put(message)
+            if taken := self._consumer.poll(room, timeout_s=STEP_S):
+                self._taken, self._taken_at = self._taken + len(taken), time.monotonic()
+                threads.put(taken)
 
     def _is_done(self, threads: Threads) -> bool:
         if self._options.max_tasks is not None and self._taken >= self._options.max_tasks:
