@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from django.db import DatabaseError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from catmq_client.contrib.django_tasks.jobs import Job, parse
+from catmq_client.contrib.django_tasks.testing import _Taken
 from catmq_client.contrib.django_tasks.working import records
+from catmq_client.contrib.django_tasks.working.execution import Execution
 from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
 from tests.support.tasking import calls
 from tests.support.tasking.stage import Stage, record, staged
@@ -54,6 +57,25 @@ def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: St
     verdicts = [kept.claim(*item).verdict for item in items[2:]]
     assert verdicts == [Verdict.OVER, Verdict.RUN]
     assert record(jobs[3].id).worker_ids == ["worker"], "it was begun once"
+
+
+def test_what_was_received_together_is_claimed_together_but_for_what_needs_a_look(stage: Stage) -> None:
+    jobs = enqueued(stage, 4)
+    taken = [_Taken(job, f"1-{job.args[0]}") for job in jobs]
+    taken[0].deliveries = 2  # somebody may have had it
+    taken[1].job = replace(jobs[1], path="tests.support.tasking.never_imported.task")
+    work = Execution(stage.settings, "worker")
+    begun = work.begin_all(taken)
+    assert [one and one.claim.job.id for one in begun] == [None, None, jobs[2].id, jobs[3].id]
+    assert [record(job.id).status for job in jobs] == ["READY", "READY", "RUNNING", "RUNNING"]
+    for delivery, one in zip(taken[2:], begun[2:], strict=True):
+        work.handle(delivery, one)
+    assert sorted(calls.done) == [3, 4], "what add() returned"
+    assert [record(job.id).worker_ids for job in jobs[2:]] == [["worker"], ["worker"]]
+    # The answer to the statement was lost: each is claimed again, and called once.
+    assert work.begin_all([_Taken(jobs[0], "1-0"), _Taken(jobs[2], "1-2")]) == [None, None]
+    work.handle(_Taken(jobs[0], "1-0"))
+    assert record(jobs[0].id).worker_ids == ["worker"] and calls.done[-1:] == [1]
 
 
 def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing(stage: Stage) -> None:
