@@ -20,7 +20,7 @@ from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 SHORT_S = 1.0
-LOOK_S = 2.0  # between two looks whether a client is still there
+LOOK_S = 3.5  # between two looks whether a client is still there
 EMPTY: Mapping[int, int] = {}
 
 # Where pulls have all places, some of the other threads wait for a moment.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
@@ -36,6 +36,7 @@ PACE = 25
 LOOKS = 8
 RECENT_S = 5  # a look asks for what was stored to within this time,
 WHOLE_S = 1.0  # and so often for everything
+ALONE_S = 0.2  # where no other broker lives: only a job that writes to nodes itself can have stored anything
 FEW = 10  # where less than such a part of a node's queues is wanted, these are named instead
 RETRY_S = 1.0
 IDLE_S = 1.0
@@ -55,9 +56,12 @@ def listen() -> None:
 class NodeWatcher:
     """The watch of one process over one node; used by one thread."""
 
-    def __init__(self, node_id: int, board: HeadBoard = board) -> None:
+    def __init__(
+        self, node_id: int, board: HeadBoard = board, *, is_alone: Callable[[], bool] = lambda: False
+    ) -> None:
         self._node_id = node_id
         self._board = board
+        self._is_alone = is_alone
         self._not_before = 0.0
         self._took: deque[float] = deque(maxlen=LOOKS)
         self._whole_at = float("-inf")  # the last look at everything
@@ -84,7 +88,7 @@ class NodeWatcher:
             return
         self._failing = False
         self._took.append(took)
-        self._not_before = begun + PACE * min(self._took)
+        self._not_before = begun + max(PACE * min(self._took), ALONE_S if self._is_alone() else 0.0)
 
     def leave(self) -> None:
         """Let another process watch the node for all."""

@@ -1,0 +1,57 @@
+"""Heartbeats of Java clients that tell nothing new: noted in memory, and written down together.
+
+Such a client asks all the time for what it knows already. Its groups' generations tell whether anything
+changed, so that it lives is all that there is to write: one UPDATE a second for all clients of a process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from metadata.db.clock import UtcNow
+from metadata.db.contact import contact
+from metadata.db.transactions import reachable
+from metadata.grouping import chunks
+from metadata.models import ConsumerGroupConsumer, Heartbeat
+
+FLUSH_S = 1.0
+MOST_ROWS = 500  # of one statement
+
+_guard = threading.Lock()
+_members: set[int] = set()  # that lived since the last flush
+_clients: set[int] = set()  # that asked for news, and of which this is to be written down
+
+
+def note(members: Iterable[int]) -> None:
+    """Note that members live."""
+    with _guard:
+        _members.update(members)
+
+
+def note_poll(java_id: int) -> None:
+    """Note that a client asked for news."""
+    with _guard:
+        _clients.add(java_id)
+
+
+def flush() -> None:
+    """Write down what was noted. Raises MetadataUnavailable, and then it is left for the next flush."""
+    with _guard:
+        members, clients = sorted(_members), sorted(_clients)
+        _members.clear()
+        _clients.clear()
+    try:
+        with reachable():
+            for some in chunks(members, MOST_ROWS):
+                Heartbeat.objects.filter(pk__in=some).update(last_seen=UtcNow())
+                contact.recorded()
+            for some in chunks(clients, MOST_ROWS):
+                # One without a time is to join its groups anew, and a time would hide that.
+                rows = ConsumerGroupConsumer.objects.filter(java_id__in=some, java_polled_at__isnull=False)
+                rows.update(java_polled_at=UtcNow())
+    except Exception:
+        with _guard:
+            _members.update(members)
+            _clients.update(clients)
+        raise
