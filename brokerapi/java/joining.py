@@ -170,6 +170,12 @@ class _Beating(NamedTuple):
     members: tuple[int, ...]
     generations: Mapping[int, int]
 
+    def is_valid(self) -> bool:
+        """Return True if it is not too old, and nobody has left or expired."""
+        if time.monotonic() >= self.until or java_beats.have_ended(self.members):
+            return False
+        return not holds.has_changed(self.generations)
+
 
 _beating: dict[int, _Beating] = {}
 
@@ -178,7 +184,7 @@ def _is_gone(java_id: int) -> bool:
     if polling.has_just_polled(java_id):
         return False
     known = _beating.get(java_id)
-    if known is not None and time.monotonic() < known.until and not holds.has_changed(known.generations):
+    if known is not None and known.is_valid():
         java_beats.note(known.members)
         return False
     try:

@@ -28,7 +28,7 @@ from metadata.membership.java_members import JavaMember
 HOLD_S = 7.0  # these clients wait 10 s, some of them for the end of this call when they stop
 START_HOLD_S = 0.3  # while a client counts answers before it starts
 START_ANSWERS = 4
-TICK_S = 2.0  # polls of that time are recorded together, …
+TICK_S = 1.0  # polls of that time are recorded together, …
 TICKS = 8  # … and of such a part of the session timeout
 SETTLED_S = 20.0  # a client for which nothing changed is looked at in full so often
 SETTLED_FROM_MS = 6_000  # session timeout for which a poll may be recorded a second late
@@ -167,7 +167,7 @@ def _news(
         if is_quiet and not news:
             _settle(java_id, members, seen, metadata)
         if not news and not ended and not draining.hurries():
-            holds.wait(seen, min(until, time.monotonic() + most_s), has_hung_up=call.has_hung_up)
+            holds.wait(seen, min(until, time.monotonic() + most_s), is_over=call.has_hung_up)
             if holds.has_changed(seen) and not call.has_hung_up():
                 news, _ = _look(java_id, _members(java_id, versions), versions)
     return {**news, **ended}
@@ -185,7 +185,9 @@ def _settled_at(java_id: int, versions: Mapping[str, int]) -> _Settled | None:
     if known is None or known.until < time.monotonic() or known.metadata != snapshot.current().version:
         return None
     same = versions == {one.group: one.version for one in known.members}
-    return known if same and not holds.has_changed(known.generations) else None
+    if not same or java_beats.have_ended(one.consumer.member_id for one in known.members):
+        return None
+    return None if holds.has_changed(known.generations) else known
 
 
 def _settle(
@@ -200,13 +202,18 @@ def _settle(
 
 def _news_for_settled(call: Call, settled: _Settled, versions: Mapping[str, int]) -> dict[str, Any]:
     """The same for a client that most likely only says that it lives, which is all that is recorded."""
-    members = settled.members
-    java_id = members[0].java_id
-    java_beats.note(one.consumer.member_id for one in members)
+    java_id, members = settled.members[0].java_id, settled.members
+    ids = [one.consumer.member_id for one in members]
+    java_beats.note(ids)
+
+    def is_over() -> bool:
+        return java_beats.have_ended(ids) or call.has_hung_up()
+
     with holds.place(f"poll {java_id}") as most_s:
         until = time.monotonic() + min(_hold_s(java_id, members), most_s)
-        holds.wait(settled.generations, until, has_hung_up=call.has_hung_up)
-        if not holds.has_changed(settled.generations) or call.has_hung_up():
+        holds.wait(settled.generations, until, is_over=is_over)
+        has_changed = holds.has_changed(settled.generations) or java_beats.have_ended(ids)
+        if not has_changed or call.has_hung_up():
             return {}
         return _look(java_id, _members(java_id, versions), versions)[0]
 

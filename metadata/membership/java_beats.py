@@ -7,7 +7,7 @@ changed, so that it lives is all that there is to write: one UPDATE a second for
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from metadata.db.clock import UtcNow
 from metadata.db.contact import contact
@@ -17,10 +17,12 @@ from metadata.models import ConsumerGroupConsumer, Heartbeat
 
 FLUSH_S = 1.0
 MOST_ROWS = 500  # of one statement
+MOST_ENDED = 20_000
 
 _guard = threading.Lock()
 _members: set[int] = set()  # that lived since the last flush
 _clients: set[int] = set()  # that asked for news, and of which this is to be written down
+_ended: set[int] = set()  # members that were found to have left or expired
 
 
 def note(members: Iterable[int]) -> None:
@@ -35,6 +37,11 @@ def note_poll(java_id: int) -> None:
         _clients.add(java_id)
 
 
+def have_ended(members: Iterable[int]) -> bool:
+    """Return True if one of these members was found to have left or expired."""
+    return not _ended.isdisjoint(members)
+
+
 def flush() -> None:
     """Write down what was noted. Raises MetadataUnavailable, and then it is left for the next flush."""
     with _guard:
@@ -44,8 +51,7 @@ def flush() -> None:
     try:
         with reachable():
             for some in chunks(members, MOST_ROWS):
-                Heartbeat.objects.filter(pk__in=some).update(last_seen=UtcNow())
-                contact.recorded()
+                _record(some)
             for some in chunks(clients, MOST_ROWS):
                 # One without a time is to join its groups anew, and a time would hide that.
                 rows = ConsumerGroupConsumer.objects.filter(java_id__in=some, java_polled_at__isnull=False)
@@ -55,3 +61,13 @@ def flush() -> None:
             _members.update(members)
             _clients.update(clients)
         raise
+
+
+def _record(members: Sequence[int]) -> None:
+    """Record that members live; one that has ended has no row, and is remembered."""
+    rows = Heartbeat.objects.filter(pk__in=members)
+    if rows.update(last_seen=UtcNow()) < len(members):
+        if len(_ended) >= MOST_ENDED:
+            _ended.clear()
+        _ended.update(set(members) - set(rows.values_list("pk", flat=True)))
+    contact.recorded()
