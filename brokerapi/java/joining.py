@@ -208,6 +208,7 @@ def _note_beating(java_id: int, members: Iterable[ConsumerId], generations: Mapp
     if len(_beating) >= MOST_BEATING:
         _beating.clear()
     ids = tuple(one.member_id for one in members)
+    java_beats.note_found(ids)
     _beating[java_id] = _Beating(time.monotonic() + BEATING_S, ids, generations)
 
 

@@ -70,7 +70,7 @@ class Poll(JavaEndpoint):
         members = _members(java_id, versions) if settled is None else settled.members
         deleted = _deleted_groups(members, versions)
         if not members or len(members) + len(deleted) < len(versions):
-            return _deleted(java_id, joins_anew=bool(members))
+            return _deleted(java_id, members)
         java_members.note_poll(java_id)
         _note_poll(java_id)
         for member in members:
@@ -83,7 +83,7 @@ class Poll(JavaEndpoint):
             _note_poll(java_id)
             return _answer(news)
         except Gone:
-            return _deleted(java_id, joins_anew=True)
+            return _deleted(java_id, members)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Hold the refusal back: what fails at once is asked again at once. A stranger has fewer places."""
@@ -110,10 +110,11 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
     }
 
 
-def _deleted(java_id: int, *, joins_anew: bool) -> dict[str, Any]:
+def _deleted(java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
     """Nobody of that number, or not in all its groups: its next heartbeat tells it to register anew."""
     _recent.pop(java_id, None)
-    if joins_anew:
+    if members:
+        java_beats.note_ended(one.consumer.member_id for one in members)
         java_members.join_anew(java_id)
     holds.pause(f"poll {java_id}", ERROR_HOLD_S)
     return _answer({}, deleted=True)
@@ -195,6 +196,7 @@ def _settle(
 ) -> None:
     if any(one.session_timeout_ms < SETTLED_FROM_MS for one in members):
         return
+    java_beats.note_found(one.consumer.member_id for one in members)
     if len(_settled) >= MOST_RECENT:
         _settled.clear()
     _settled[java_id] = _Settled(time.monotonic() + SETTLED_S, tuple(members), generations, metadata)

@@ -22,7 +22,7 @@ MOST_ENDED = 20_000
 _guard = threading.Lock()
 _members: set[int] = set()  # that lived since the last flush
 _clients: set[int] = set()  # that asked for news, and of which this is to be written down
-_ended: set[int] = set()  # members that were found to have left or expired
+_ended: set[int] = set()  # members that are to be looked at in full
 
 
 def note(members: Iterable[int]) -> None:
@@ -37,9 +37,25 @@ def note_poll(java_id: int) -> None:
         _clients.add(java_id)
 
 
+def note_found(members: Iterable[int]) -> None:
+    """Note that members were looked at in full, and are there."""
+    with _guard:
+        _ended.difference_update(members)
+
+
+def note_ended(members: Iterable[int]) -> None:
+    """Note that members are to be looked at in full."""
+    with _guard:
+        if len(_ended) >= MOST_ENDED:
+            _ended.clear()
+        _ended.update(members)
+
+
 def have_ended(members: Iterable[int]) -> bool:
-    """Return True if one of these members was found to have left or expired."""
-    return not _ended.isdisjoint(members)
+    """Return True if one of these members was found to have left, to have expired, or to lack another one
+    of its client."""
+    with _guard:
+        return not _ended.isdisjoint(members)
 
 
 def flush() -> None:
@@ -64,10 +80,9 @@ def flush() -> None:
 
 
 def _record(members: Sequence[int]) -> None:
-    """Record that members live; one that has ended has no row, and is remembered."""
+    """Record that members live, and remember those that do not, or whose client is to join anew."""
     rows = Heartbeat.objects.filter(pk__in=members)
-    if rows.update(last_seen=UtcNow()) < len(members):
-        if len(_ended) >= MOST_ENDED:
-            _ended.clear()
-        _ended.update(set(members) - set(rows.values_list("pk", flat=True)))
+    alive = list(rows.filter(membership__java_polled_at__isnull=False).values_list("pk", flat=True))
+    rows.filter(pk__in=alive).update(last_seen=UtcNow())
     contact.recorded()
+    note_ended(set(members) - set(alive))
