@@ -1,4 +1,4 @@
-"""Links and sessions break, members and brokers die while groups work: short forms of what script/chaos plays at length."""
+"""Links and sessions break, members and brokers die while groups work: short forms of script/chaos."""
 
 from __future__ import annotations
 
