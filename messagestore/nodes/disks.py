@@ -23,6 +23,7 @@ from metadata.errors import CatmqError
 from metadata.monitoring import alarms
 from metadata.nodes import node_rows, size_rows
 from metadata.rules import disks
+from metadata.rules.alarm_texts import say
 
 log = logging.getLogger(__name__)
 GB = 1_000_000_000
@@ -90,9 +91,10 @@ def look(node_id: int, info: NodeInfo) -> bool:
     if state == info.disk:
         return False
     node_rows.note_disk(node_id=node_id, state=state)
-    what = "no longer limited"
+    what = say("unlimited")
     if space is not None:
-        what = f"{space.free_percent:.1f} % of {space.total / GB:,.1f} GB are free"
+        percent, total = f"{space.free_percent:.1f}", f"{space.total / GB:,.1f}"
+        what = say("space", percent=percent, total=total)
     log.warning("The disk of node %s is %s: %s", info.name, state, what)
     _alarm(info.name, state, what)
     return True

@@ -140,7 +140,7 @@ def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
         Column(_("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")),
         Column(_("State"), _state),
         Column(_("Node"), lambda one: text(one.queue.node)),
-        Column(_("Id"), lambda one: code(one.queue.queue)),
+        Column(_("ID"), lambda one: code(one.queue.queue)),
         Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
