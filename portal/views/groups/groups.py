@@ -15,7 +15,7 @@ from messagestore.inspect import lag_causes
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
 from metadata.groups.subscription_rows import SubscriptionView
-from metadata.listing import topic_lists
+from metadata.listing import chart_marks, topic_lists
 from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
@@ -84,6 +84,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
     span = charts.span(request, **whose)
     points = metrics_history.points(for_s=span.for_s, **whose)
+    marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(view=view, offsets=offsets, found=found, actor=actor(request))
     return pages.show(
@@ -95,8 +96,8 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         actions=_actions(view) if manages else [],
         tiles=_tiles(view, offsets, metrics_history.pace(**whose), found),
         leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
-        rates=charts.rates(points),
-        lags=charts.lags(points),
+        rates=charts.rates(points, marks),
+        lags=charts.lags(points, marks),
         spans=charts.spans(span),
         matrices=_matrices(view, offsets),
         members=_members(view),

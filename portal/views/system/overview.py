@@ -9,7 +9,7 @@ from django.utils.translation import ngettext
 from metadata.actors import Actor
 from metadata.brokers import discovery
 from metadata.cache import snapshot
-from metadata.listing import overview_lists
+from metadata.listing import chart_marks, overview_lists
 from metadata.listing.overview_lists import Overview
 from metadata.monitoring import metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
@@ -27,6 +27,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     known = overview_lists.overview(actor=actor(request))
     span = charts.span(request)
     points = metrics_history.points(for_s=span.for_s)
+    marks = chart_marks.marks(for_s=span.for_s, actor=actor(request))
     found = problems(known, actor(request))
     return pages.show(
         request,
@@ -38,8 +39,8 @@ def overview(request: HttpRequest) -> HttpResponse:
         verdict=min((one.tone for one in found), default="ok"),
         quiet=_quiet(known),
         tiles=_tiles(known, metrics_history.pace(), actor(request), may(request, "admin")),
-        rates=charts.rates(points),
-        lags=charts.lags(points),
+        rates=charts.rates(points, marks),
+        lags=charts.lags(points, marks),
         spans=charts.spans(span),
         behind=_behind(known),
         dead=_dead(request, known),

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from messagestore.topology import drains
 from messagestore.topology.drains import QueueDrain
-from metadata.listing import topic_lists
+from metadata.listing import chart_marks, topic_lists
 from metadata.listing.pages import Wanted
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
@@ -82,6 +82,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
     span = charts.span(request, topic_id=view.id)
     points = metrics_history.points(for_s=span.for_s, topic_id=view.id)
+    marks = chart_marks.marks(for_s=span.for_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
     return pages.show(
         request,
@@ -91,8 +92,8 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         live=True,
         actions=_actions(name) if manages else [],
         tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
-        rates=charts.rates(points),
-        lags=charts.lags(points),
+        rates=charts.rates(points, marks),
+        lags=charts.lags(points, marks),
         spans=charts.spans(span),
         queues=_queues(name, queues, manages),
         groups=_groups(groups, name),
