@@ -15,7 +15,7 @@ from metadata.monitoring import metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.monitoring.metrics_history import Pace
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, rows
+from portal.kit import charts, outages, pages, progress, rows
 from portal.kit.pages import Fact, to
 from portal.kit.problems import problems
 from portal.kit.tables import Column, Columns, Empty, Table, code, number, plain, text, when
@@ -71,8 +71,10 @@ def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
     return [
         Fact(_("Sent per second"), now.sent, to("topics"), kind="rate"),
+        Fact(_("Pulled per second"), now.pulled, to("groups"), kind="rate"),
         Fact(_("Handled per second"), now.handled, to("groups"), kind="rate"),
-        Fact(_("Unread messages"), known.lag, to("groups") + "?sort=-lag", kind="number"),
+        Fact(_("Unread messages"), known.lag, to("groups") + "?sort=-lag", kind="number",
+             note=progress.of_all((one.name, one.progress) for one in known.behind)),
         Fact(_("Oldest unread"), oldest, to("groups") + "?sort=-age", kind="lasts",
              tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
         Fact(_("Dead letters"), known.dead.messages, "#dead", kind="number",

@@ -38,6 +38,7 @@ from portal.kit.tables import (
     wanted,
     when,
 )
+from portal.templatetags.shapes import size
 
 MOST_GROUPS = 200
 
@@ -52,6 +53,7 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
         Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
+        Column(_("Size"), lambda one: text(size(one.bytes)), right=True),
         Column(_("Groups"), lambda one: number(one.groups), right=True),
         Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Owners"), lambda one: text(one.owners or None)),
@@ -130,9 +132,15 @@ def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[F
             _messages(view.name),
             kind="number",
         ),
+        Fact(_("Size"), _size(queues), kind="size", note=_("measured every hour")),
         Fact(_("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"),
         Fact(_("Retention, days"), view.retention_days, kind="number"),
     ]
+
+
+def _size(queues: Sequence[QueueDrain]) -> int | None:
+    known = [one.queue.bytes for one in queues if one.queue.bytes is not None]
+    return sum(known) if known else None
 
 
 def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
@@ -145,6 +153,7 @@ def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
         Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
+        Column(_("Size"), lambda one: text(size(one.queue.bytes)), right=True),
         Column(_("Unread by"), _unread),
     ]
     if manages:

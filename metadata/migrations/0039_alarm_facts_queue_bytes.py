@@ -1,4 +1,4 @@
-"""Values that the detail of an alarm is put into words of."""
+"""Values that the detail of an alarm is put into words of, and sizes of queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """A column that may be null."""
+    """Columns that may be null."""
 
     dependencies = (("metadata", "0037_start_at"),)
 
@@ -15,5 +15,10 @@ class Migration(migrations.Migration):
             model_name="alarm",
             name="facts",
             field=models.JSONField(blank=True, null=True),
+        ),
+        migrations.AddField(
+            model_name="queue",
+            name="bytes",
+            field=models.BigIntegerField(blank=True, null=True),
         ),
     )
