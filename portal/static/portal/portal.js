@@ -121,6 +121,35 @@
   };
   setInterval(relate, 1000);
 
+  // Dates are UTC on the wire; their fields show and take the zone of the browser.
+  const local = (at) => EXACT.format(at).replace(" ", "T");
+  for (const field of document.querySelectorAll("input[data-utc]")) {
+    const [label] = field.labels;
+    if (label) label.textContent = `${field.dataset.utc}, ${Intl.DateTimeFormat().resolvedOptions().timeZone}`;
+    const sent = Date.parse(field.defaultValue);  // unless the browser has put back what was typed before
+    if (sent === Date.parse(field.value)) field.value = local(Date.parse(`${field.value}Z`));
+    field.form.addEventListener("formdata", (event) => {
+      const at = Date.parse(field.value);
+      if (!Number.isNaN(at)) event.formData.set(field.name, new Date(at).toISOString().slice(0, 19));
+    });
+    const quick = field.parentElement.querySelector(".times");
+    if (!quick) continue;
+    quick.hidden = false;
+    quick.addEventListener("click", (event) => {
+      const { ago } = event.target.dataset;
+      if (ago) field.value = local(ago === "midnight" ? new Date().setHours(0, 0, 0, 0) : Date.now() + ahead - 1000 * ago);
+    });
+  }
+  // What only one choice needs is shown with it.
+  for (const field of document.querySelectorAll("[data-only]")) {
+    const [name, value] = field.dataset.only.split("=");
+    const choice = field.form.elements[name];
+    const fit = () => { field.closest(".field").hidden = choice.value !== value; };
+    choice.addEventListener("change", fit);
+    window.addEventListener("pageshow", fit);
+    fit();
+  }
+
   // A menu closes when somebody goes elsewhere.
   const closeMenus = (but) => {
     for (const one of document.querySelectorAll("details.menu[open]")) if (!one.contains(but)) one.open = false;
