@@ -71,6 +71,7 @@ TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "APP_DIRS": True,
+        "DIRS": [BASE_DIR / "portal" / "templates"],  # before those of the admin, which are replaced
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",

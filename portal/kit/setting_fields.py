@@ -37,7 +37,7 @@ SECTIONS: tuple[tuple[Words, tuple[str, ...]], ...] = (  # of forms; a setting i
     (lazy("Capacity"), ("dedicated", "capacity_gb")),
     (lazy("Replica"), ("replica_host", "replica_port")),
     (lazy("Encryption"), ("tls", "tls_ca")),
-    (lazy("Owners"), ("owners", "department", "description")),
+    (lazy("Ownership"), ("owners", "department", "description")),
 )
 SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
 

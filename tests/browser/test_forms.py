@@ -77,5 +77,5 @@ def test_settings_stand_in_sections(server: Server, browser: Browser, group: str
         enter(page, server)
         page.goto(f"/groups/{group}/settings")
         titles = page.locator("main fieldset legend").all_inner_texts()
-        assert titles == ["Members", "Share groups", "Alarms", "Owners"]
+        assert titles == ["Members", "Share groups", "Alarms", "Ownership"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
