@@ -31,6 +31,7 @@ from portal.kit.tables import (
     code,
     listed,
     number,
+    part,
     plain,
     share,
     spark,
@@ -97,7 +98,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         rates=charts.rates(points, marks),
         lags=charts.lags(points, marks),
         spans=charts.spans(span),
-        queues=_queues(name, queues, manages),
+        queues=_queues(request, name, queues, manages),
         groups=_groups(groups, name),
         producers=_producers(producers.of_topic(topic=name, actor=actor(request)), name),
         facts=_facts(view),
@@ -143,7 +144,7 @@ def _size(queues: Sequence[QueueDrain]) -> int | None:
     return sum(known) if known else None
 
 
-def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
+def _queues(request: HttpRequest, name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
     where = f"{to('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
         Column(_("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")),
@@ -158,7 +159,7 @@ def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
     ]
     if manages:
         columns.append(Column(_("Change"), lambda one: _change(name, one)))
-    return plain(columns, queues, Empty(_("No queues yet.")))
+    return part(request, columns, queues, Empty(_("No queues yet.")), word="queues")
 
 
 def _state(one: QueueDrain) -> Cell:
