@@ -16,29 +16,6 @@ from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
 
 F = TypeVar("F", bound=forms.Form)
-SECTIONS: tuple[tuple[Words, tuple[str, ...]], ...] = (  # of forms; a setting is in one
-    (lazy("Retention"), ("retention_days", "keep_unread_days", "retention_bytes")),
-    (
-        lazy("Sending"),
-        ("state", "read_only", "keyed", "on_unknown", "max_messages_per_s", "max_bytes_per_s"),
-    ),
-    (lazy("Reading"), ("stopped", "stopped_queues", "tags", "delay_s", "ordered", "trace_percent")),
-    (lazy("Failures"), ("retries", "retry_delays_s", "dead_days", "breaker_failures", "breaker_pause_s")),
-    (
-        lazy("Clients"),
-        ("handler_timeout_ms", "threads", "handler_batch", "max_poll_records", "fetch_max_wait_ms"),
-    ),
-    (
-        lazy("Members"),
-        ("session_timeout_ms", "max_active_members", "allow_addresses", "deny_addresses"),
-    ),
-    (lazy("Share groups"), ("lease_ms", "run_messages", "max_deliveries")),
-    (lazy("Alarms"), ("alarm_lag", "alarm_lag_s", "alarm_emails")),
-    (lazy("Capacity"), ("dedicated", "capacity_gb")),
-    (lazy("Replica"), ("replica_host", "replica_port")),
-    (lazy("Encryption"), ("tls", "tls_ca")),
-    (lazy("Ownership"), ("owners", "department", "description")),
-)
 SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
 
 

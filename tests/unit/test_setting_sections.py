@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metadata.rules.settings import GROUP, KEY, NODE, SUBSCRIPTION, TOPIC
-from portal.kit.setting_fields import SECTIONS
+from portal.templatetags.form_parts import SECTIONS
 
 
 def test_every_setting_is_in_one_section() -> None:
