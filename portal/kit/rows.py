@@ -12,6 +12,7 @@ from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow, SubscriptionRow
 from metadata.rules.alarm_rules import subject
+from metadata.rules.alarm_texts import worded
 from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
 from portal.kit.pages import to
@@ -99,11 +100,18 @@ VERBS: dict[str, Text] = {  # of the audit log
     "delete token": gettext_lazy("delete a send token of"),
     "accept_keys": gettext_lazy("accept keys of"),
     "reset": gettext_lazy("reset"),
+    "send": gettext_lazy("send to"),
+    "recall": gettext_lazy("recall a message of"),
+    "give up": gettext_lazy("give up"),
+    "lay out": gettext_lazy("lay out"),
+    "begin_promote": gettext_lazy("begin to promote"),
+    "begin_adopt": gettext_lazy("begin to adopt"),
     "undo": gettext_lazy("undo"),
 }
 KINDS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
     "node": gettext_lazy("node"),
+    "broker": gettext_lazy("Broker"),
     "user": gettext_lazy("user"),
     "group": gettext_lazy("consumer group"),
     "dead": gettext_lazy("dead letters"),
@@ -196,6 +204,10 @@ def place_of_handler(handler: SlowHandler | None) -> Cell:
 def group(name: str) -> Cell:
     """A group's name with its link."""
     return code(name, to("group", name))
+
+
+def alarm_detail(one: AlarmRow) -> str:
+    return worded(one.facts, one.detail, _)
 
 
 def alarm_href(kind: str, name: str, *, administrator: bool) -> str:

@@ -14,6 +14,7 @@ from metadata.listing.pages import Listed, Wanted
 
 V = TypeVar("V")
 Text = str | Promise
+PART = 100  # rows of a table that is shown as a whole
 LEADING = 4  # columns of a row on a phone: two lines
 
 
@@ -174,6 +175,23 @@ def plain(columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text =
     heads = [Head(column.label, column.right, "", "") for column in columns]
     rows, folds = _rows(columns, found), _folds(columns)
     return Table(heads=heads, rows=rows, empty=empty, caption=caption, folds=folds)
+
+
+def part(request: HttpRequest, columns: Columns[V], found: Sequence[V], empty: Empty, *, word: str) -> Table:
+    """A table whose rows are all known: as a whole, or a page of many; `word` of the URL says which."""
+    if len(found) <= PART:
+        return plain(columns, found, empty)
+    pages = -(-len(found) // PART)
+    asked = request.GET.get(word, "1")
+    page = min(max(int(asked), 1), pages) if asked.isascii() and asked.isdigit() and len(asked) < 8 else 1
+    return replace(
+        plain(columns, found[PART * (page - 1) : PART * page], empty),
+        total=len(found),
+        page=page,
+        pages=pages,
+        previous=with_words(request, **{word: page - 1}) if page > 1 else "",
+        following=with_words(request, **{word: page + 1}) if page < pages else "",
+    )
 
 
 def _rows(columns: Columns[V], found: Iterable[V]) -> list[list[Cell]]:

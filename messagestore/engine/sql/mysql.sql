@@ -477,6 +477,11 @@ SELECT CAST(COALESCE(SUM(FILE_SIZE), 0) AS SIGNED) FROM information_schema.{view
 SELECT CAST(COALESCE(SUM(DATA_LENGTH + INDEX_LENGTH + DATA_FREE), 0) AS SIGNED)
   FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()
 
+-- name: select_queue_sizes
+SELECT CAST(SUBSTRING(TABLE_NAME, 9) AS SIGNED),
+       CAST(COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0) AS SIGNED)
+  FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'message\_%'
+
 -- The barrier before heads of a server without binary log are served (messagestore/heads/durability.py).
 
 -- name: pulse

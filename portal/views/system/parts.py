@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from metadata.db.clock import database_now, ms
 from portal.kit import pages, rows
-from portal.kit.charts import Chart
+from portal.kit.charts import Chart, Event, Row
 from portal.kit.pages import Fact, Link, Step
 from portal.kit.tables import (
     Cell,
@@ -33,6 +33,12 @@ from portal.kit.tables import (
 )
 from portal.templatetags.shapes import DASH, DAY, HOUR, MINUTE
 
+EVENTS = {
+    4: ("", "Rebalance: a joined"),
+    7: ("warn", "Reset by ada: orders"),
+    17: ("bad", "Alarm: far behind"),
+    25: ("ok", "Resolved: far behind"),
+}
 GAPS = (10, 11, 13, 14)  # steps without a value; the one between them stands alone
 TONES = ("", "ok", "warn", "bad")
 NONE = Empty("No matching topics.", "catmq topic create orders", "#", "Create")
@@ -119,7 +125,7 @@ def _chart(now: int, *, lines: int) -> Chart:
         at = now // MINUTE * MINUTE - (29 - n) * MINUTE
         values = [(abs((n * (line + 3)) % 17 - 8) * 10.0) for line in range(lines)]
         shown = tuple((DASH, "") if n in GAPS else (f"{one:.1f}", one) for one in values)
-        found.append((at, at // 1000, shown))
+        found.append(Row(at, at // 1000, shown, [Event(at + 20_000, *EVENTS[n])] if n in EVENTS else ()))
     return Chart("Messages per second", labels, found)
 
 
