@@ -12,7 +12,7 @@ from portal.auth.logins import LoginForm
 from portal.views.failures import failures, redriving
 from portal.views.groups import consumers, group_actions, groups, leases, resetting, subscribing
 from portal.views.jobs import operations, pipeline, reports
-from portal.views.messages import messages, sending
+from portal.views.messages import exporting, messages, sending
 from portal.views.nodes import node_actions, node_places, nodes
 from portal.views.system import (
     alarms,
@@ -94,6 +94,7 @@ urlpatterns = [
     page("consumers", consumers.consumers, "consumers"),
     page("rebalances", consumers.rebalances, "rebalances"),
     page("messages", messages.messages, "messages"),
+    page("export/messages", exporting.download, "messages-download"),
     page("messages/<str:topic>/<str:message_id>", messages.message, "message"),
     page("messages/<str:topic>/<str:message_id>/body", messages.message_body, "message-body"),
     page("messages/<str:topic>/<str:message_id>/resend", sending.Resend, "message-resend"),

@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, tuple[Text, str]] = {  # of the navigation: label, name o
     "checks": (lazy("Checks"), "consistency"),
     "settings": (lazy("Settings"), "settings"),
 }
+PAGING = ("page", "after", "seen")  # words of the URL that say which part of a list is shown
 SHOWN_ALL = 2  # actions that need no menu
 
 
@@ -111,7 +112,7 @@ def chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
     """Return the filters that the URL has, by name, each with the address without it."""
     asked = {name: request.GET.get(name, "") for name in labels}
     return [
-        Link(f"{labels[name]}: {value}", with_words(request, **{name: "", "page": ""}))
+        Link(f"{labels[name]}: {value}", with_words(request, **dict.fromkeys((name, *PAGING), "")))
         for name, value in asked.items()
         if value
     ]

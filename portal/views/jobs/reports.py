@@ -22,10 +22,22 @@ from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import bars, pages
 from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, code, listed, number, plain, text, wanted, when
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Empty,
+    Text,
+    code,
+    harmless,
+    listed,
+    number,
+    plain,
+    text,
+    wanted,
+    when,
+)
 
 MOST_ROWS = 500  # on a page; the download has all
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
 MEANING: dict[str, Text] = {
     "volume": lazy("Messages by topic, day and queue"),
     "size_and_expiry": lazy("What each queue holds, and when it expires"),
@@ -111,7 +123,7 @@ def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
     response = _file(found, "csv", "text/csv; charset=utf-8")
     written = csv.writer(response)
     written.writerow(found.columns)
-    written.writerows([_plain(row.get(name)) for name in found.columns] for row in found.rows)
+    written.writerows([harmless(row.get(name)) for name in found.columns] for row in found.rows)
     return response
 
 
@@ -129,11 +141,6 @@ def _file(found: reports.ReportView, ending: str, content_type: str) -> HttpResp
     response = HttpResponse(content_type=content_type)
     response["Content-Disposition"] = f'attachment; filename="{found.name}-{found.id}.{ending}"'
     return response
-
-
-def _plain(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
 
 
 ENGINES: dict[str, Text] = {
