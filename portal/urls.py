@@ -23,6 +23,7 @@ from portal.views.system import (
     overview,
     parts,
     preferences,
+    saved_filters,
     search,
 )
 from portal.views.topics import delayed, tokens, topic_actions, topics
@@ -49,6 +50,8 @@ urlpatterns = [
     path("language", set_language, name="set_language"),
     path("theme", preferences.theme, name="theme"),
     page("help", preferences.keys, "help"),
+    page("filters/save", saved_filters.save, "filter-save"),
+    page("filters/delete", saved_filters.delete, "filter-delete"),
     page("parts", parts.parts, "parts"),
     page("search", search.search, "search"),
     page("password", own_password.ChangePassword, "password"),

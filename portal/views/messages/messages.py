@@ -57,6 +57,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         status=status,
         **(places.of_topic(asked["topic"], "messages") if result else {"section": "messages"}),
         **(_tools(request, tails=tails) if asked["topic"] else {}),
+        saved=pages.saved(request),
         asked=asked,
         offered=offered,
         result=result,
