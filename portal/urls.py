@@ -54,6 +54,7 @@ urlpatterns = [
     page("filters/delete", saved_filters.delete, "filter-delete"),
     page("parts", parts.parts, "parts"),
     page("search", search.search, "search"),
+    page("names/<str:kind>", search.names, "names"),
     page("password", own_password.ChangePassword, "password"),
     page("", overview.overview, "overview"),
     page("topics", topics.topics_list, "topics"),

@@ -19,6 +19,7 @@ from metadata.listing import operation_lists
 from metadata.listing.operation_lists import ReportItem
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
+from portal.actions.pickers import Picker
 from portal.auth.access import actor
 from portal.kit import bars, pages
 from portal.kit.pages import Fact, Link, to
@@ -153,7 +154,11 @@ class Making(forms.Form):
     name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
     engine = forms.ChoiceField(label=lazy("Data source"), choices=tuple(ENGINES.items()))
     topic = forms.CharField(
-        label=lazy("Topic"), required=False, max_length=210, help_text=lazy("Empty: all topics.")
+        label=lazy("Topic"),
+        required=False,
+        max_length=210,
+        widget=Picker("topic"),
+        help_text=lazy("Empty: all topics."),
     )
     days = forms.IntegerField(label=lazy("Days back"), min_value=1, max_value=400, initial=7)
 
