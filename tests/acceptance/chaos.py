@@ -26,6 +26,7 @@ from tests.acceptance.scenarios import (
     frozen_metadata,
     full_node,
     full_tmpdir,
+    java,
     linked,
     long_queue,
     lost_nodes,
@@ -95,6 +96,12 @@ def play_tasks_databases(stage: Stage, pair: Pair) -> None:
     """The same on MariaDB, with restarts of the node and of the application's database (--times each)."""
     times = stage.times or 20
     tasks.run_on_databases(stage, pair, kills=times, restarts=2, outages=times)
+
+
+def play_celery_databases(stage: Stage, pair: Pair) -> None:
+    """kill -9 of workers of Celery, and restarts of the database that has their tasks (--times each)."""
+    times = stage.times or 20
+    celery.run_on_database(stage, pair, kills=times, outages=times)
 
 
 def play_main_job(stage: Stage, source: Path) -> None:
@@ -243,6 +250,11 @@ def play_share(stage: Stage, pair: Pair) -> None:
         share.run_poison(stage, count=1_000, lethal=500)
 
 
+def play_java(stage: Stage, pair: Pair) -> None:
+    """kill -9 of Java and Python members of one group, ends of brokers, --times of each (default 10)."""
+    java.run(stage, pair, rounds=stage.times or 10)
+
+
 def play_mixed_releases(stage: Stage, pair: Pair) -> None:
     """Brokers of two releases go up and down while nodes are upgraded, --times times (default 2)."""
     mixed_releases.run(stage, pair, rounds=stage.times or 2)
@@ -289,10 +301,12 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "tmpdir-full": play_tmpdir_full,
     "metadata-frozen-short": play_metadata_frozen_short,
     "repeats": play_repeats,
+    "java": play_java,
     "mixed-releases": play_mixed_releases,
     "long-queue": play_long_queue,
     "share": play_share,
     "tasks-databases": play_tasks_databases,
+    "celery-databases": play_celery_databases,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"
