@@ -143,6 +143,21 @@ def test_messages_are_read_and_downloaded_without_script(plain: Page, topic: str
     assert found.value.suggested_filename == f"{topic}-messages.csv"
 
 
+def test_a_filter_is_saved_followed_and_deleted_without_script(plain: Page, topic: str) -> None:
+    plain.goto(f"/topics?q={topic}")
+    plain.locator(".saved summary").press("Enter")
+    plain.fill("#filter_name", "mine")
+    plain.keyboard.press("Enter")
+    plain.wait_for_selector(".note.success")
+    plain.goto("/topics")
+    plain.locator(".saved a", has_text="mine").press("Enter")
+    plain.wait_for_url(f"**/topics?q={topic}")
+    assert plain.locator("[data-search]").input_value() == topic
+    plain.locator(".saved .chips button").press("Enter")
+    plain.wait_for_selector(".note.success")
+    assert plain.locator(".saved .chips").count() == 0
+
+
 def test_keys_and_figures_can_be_read_without_script(plain: Page, topic: str) -> None:
     plain.click("[data-help]")
     plain.wait_for_url("**/help")
