@@ -19,7 +19,7 @@ from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRu
 from metadata.models.reports import Report, ReportRow
 from metadata.models.series import CommitLook, HandlingTrace, Sample, TopicProducer
 from metadata.models.topics import Queue, Topic, TopicRouting
-from metadata.models.users import ApiKey, KeyFingerprint, UserRights
+from metadata.models.users import ApiKey, KeyFingerprint, SavedFilter, UserRights
 
 __all__ = [
     "Alarm",
@@ -54,6 +54,7 @@ __all__ = [
     "Report",
     "ReportRow",
     "Sample",
+    "SavedFilter",
     "Topic",
     "TopicProducer",
     "TopicRouting",

@@ -77,6 +77,7 @@ VERBS: dict[str, Text] = {  # of the audit log
     "shrink": gettext_lazy("shrink"),
     "set_reader": gettext_lazy("set reader account of"),
     "set_account": gettext_lazy("set account of"),
+    "save": gettext_lazy("save"),
     "saw": gettext_lazy("mark as seen"),
     "retire": gettext_lazy("retire"),
     "require": gettext_lazy("require"),
@@ -110,6 +111,7 @@ VERBS: dict[str, Text] = {  # of the audit log
 }
 KINDS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
+    "filter": gettext_lazy("saved filter"),
     "node": gettext_lazy("node"),
     "broker": gettext_lazy("Broker"),
     "user": gettext_lazy("user"),

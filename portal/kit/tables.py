@@ -15,6 +15,7 @@ from metadata.listing.pages import Listed, Wanted
 V = TypeVar("V")
 Text = str | Promise
 PART = 100  # rows of a table that is shown as a whole
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
 LEADING = 4  # columns of a row on a phone: two lines
 
 
@@ -102,9 +103,9 @@ def long(value: Any) -> Cell:
     return Cell(value, "long")
 
 
-def fold(shown: str, whole: str) -> Cell:
-    """One line that unfolds to more."""
-    return Cell((shown, whole), "fold")
+def fold(shown: str, whole: str, place: str) -> Cell:
+    """One line that unfolds to more; `place` is unique on the page: what is open stays so in a live list."""
+    return Cell((shown, whole, place), "fold")
 
 
 def prose(value: Any) -> Cell:
@@ -226,3 +227,12 @@ def with_words(request: HttpRequest, **changed: Any) -> str:
     """Return the address of a page with some words changed; empty ones are left out."""
     words = {**request.GET.dict(), **{name: str(value) for name, value in changed.items()}}
     return f"?{urlencode({name: value for name, value in words.items() if value})}"
+
+
+def harmless(value: Any) -> Any:
+    """Return a value of a CSV file that no spreadsheet takes for a formula.
+
+    >>> harmless("=1+1"), harmless("one"), harmless(-1)
+    ("'=1+1", 'one', -1)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value

@@ -7,7 +7,13 @@
   let failed = false;
 
   // Live parts ask again on "tick", which comes only while somebody can see the page.
-  const tick = () => { if (!document.hidden) body.dispatchEvent(new CustomEvent("tick")); };
+  const pause = document.querySelector("[data-pause]");
+  const rests = () => document.hidden || pause?.getAttribute("aria-pressed") === "true";
+  pause?.addEventListener("click", () => {
+    pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true"));
+    tick();
+  });
+  const tick = () => { if (!rests()) body.dispatchEvent(new CustomEvent("tick")); };
   setInterval(tick, EVERY_MS);
   document.addEventListener("visibilitychange", tick);
   const stamp = () => {
@@ -18,7 +24,8 @@
     place.classList.toggle("bad-ink", failed);
   };
   setInterval(stamp, 1000);
-  // What somebody opened, scrolled to or stands on stays so when the live part is replaced.
+  // What somebody opened, scrolled to or stands on stays so when the live part is replaced; rows that move are
+  // known by what they are about.
   const within = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
   const FOCUSED = "a, button, input, summary, [tabindex]";
   let kept = null;
@@ -26,7 +33,9 @@
   body.addEventListener("htmx:beforeSwap", (event) => {
     if (!isLive(event)) return;
     kept = {
-      open: within("details").map((one) => one.open),
+      open: within("details:not([data-keep])").map((one) => one.open),
+      rows: new Set(within("details[data-keep][open]").map((one) => one.dataset.keep)),
+      row: document.activeElement.closest("details[data-keep]")?.dataset.keep,
       boxes: within("input[type=checkbox]").map((one) => one.checked),
       left: within(".wide").map((one) => [one.scrollLeft, one.scrollTop]),
       focus: within(FOCUSED).indexOf(document.activeElement),
@@ -34,10 +43,13 @@
   });
   const restore = () => {
     if (!kept) return;
-    within("details").forEach((one, n) => { one.open = Boolean(kept.open[n]); });
+    within("details:not([data-keep])").forEach((one, n) => { one.open = Boolean(kept.open[n]); });
+    within("details[data-keep]").forEach((one) => { one.open = kept.rows.has(one.dataset.keep); });
     within("input[type=checkbox]").forEach((one, n) => { one.checked = kept.boxes[n] ?? one.checked; });
     within(".wide").forEach((one, n) => { if (kept.left[n]) [one.scrollLeft, one.scrollTop] = kept.left[n]; });
-    if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
+    const row = kept.row && within(`details[data-keep="${CSS.escape(kept.row)}"] summary`)[0];
+    if (row) row.focus({ preventScroll: true });
+    else if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
     kept = null;
   };
   body.addEventListener("htmx:afterSettle", (event) => { if (isLive(event)) { fresh = Date.now(); failed = false; restore(); stamp(); draw(); relate(); } });

@@ -20,6 +20,7 @@ from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
 from portal.actions.fields import only_for, time_field
+from portal.actions.pickers import Picker
 from portal.auth.access import actor, may
 from portal.kit import pages, places, rows
 from portal.kit.pages import Link, to
@@ -52,6 +53,7 @@ class Resetting(forms.Form):
         required=False,
         max_length=210,
         help_text=lazy("Empty: all that it reads."),
+        widget=Picker("topic"),
     )
     to = forms.ChoiceField(
         label=lazy("To"),
@@ -80,6 +82,7 @@ class Resetting(forms.Form):
             label=lazy("Other group"),
             required=False,
             max_length=100,
+            widget=Picker("group"),
             help_text=lazy("For the offsets of another group, as it has committed them in this topic."),
         ),
         "to",

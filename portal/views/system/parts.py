@@ -10,9 +10,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from metadata.db.clock import database_now, ms
+from metadata.users.saved_filters import FilterView
+from portal.actions.pickers import Picker
 from portal.kit import pages, rows
 from portal.kit.charts import Chart, Event, Row
-from portal.kit.pages import Fact, Link, Step
+from portal.kit.pages import Fact, Link, Saved, Step
 from portal.kit.tables import (
     Cell,
     Column,
@@ -20,6 +22,7 @@ from portal.kit.tables import (
     Table,
     badge,
     code,
+    fold,
     lasting,
     long,
     number,
@@ -51,6 +54,7 @@ class Example(forms.Form):
     name = forms.CharField(label="Text", max_length=100, help_text="Letters, digits, . _ -")
     count = forms.IntegerField(label="Number", min_value=1, help_text="Its unit stands here.")
     mode = forms.ChoiceField(label="Choice", choices=(("one", "the first"), ("two", "the second")))
+    topic = forms.CharField(label="Picker", widget=Picker("topic"))
     ordered = forms.BooleanField(label="Flag", required=False, help_text="What it changes.")
     body = forms.CharField(label="Long text", widget=forms.Textarea(attrs={"rows": 2}))
 
@@ -58,7 +62,7 @@ class Example(forms.Form):
 def parts(request: HttpRequest) -> HttpResponse:
     """The page for developers."""
     now = ms(database_now())
-    form = Example({"name": "orders", "count": "0", "mode": "one", "body": "{}"})
+    form = Example({"name": "orders", "count": "0", "mode": "one", "topic": "orders", "body": "{}"})
     form.is_valid()
     return pages.show(
         request,
@@ -71,6 +75,7 @@ def parts(request: HttpRequest) -> HttpResponse:
         tiles=_tiles(),
         badges=[rows.state(word) for word in rows.WORDS],
         chips=[Link("who: ada", "#"), Link(f"what: {LONG}", "#"), Link("cannot be removed", "")],
+        saved=Saved("topics", [FilterView("chosen", "q=a"), FilterView(LONG, "q=b")], "q=a", "q=a"),
         table=_table(now),
         none=plain([Column("Name", text)], [], NONE),
         chart=_chart(now, lines=3),
@@ -107,6 +112,7 @@ def _table(now: int) -> Table:
         "share": share(0.25),
         "spark": spark([1, 5, 2, 8, 3]),
         "long": long("text of any length, broken anywhere " * 3),
+        "fold": fold("one line", "that unfolds\nto more", "example"),
         "prose": prose("Sentences, which get most of the width."),
         "nothing": text(None),
     }

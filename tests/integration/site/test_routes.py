@@ -32,8 +32,8 @@ LISTS = (
     "metadata/keyfingerprint", "metadata/lease",
     "metadata/nodesize", "metadata/offsetmove", "metadata/queue", "metadata/queueoffset",
     "metadata/rebalance", "metadata/rebalancemove", "metadata/redrive", "metadata/report",
-    "metadata/reportrow", "metadata/sample", "metadata/topic", "metadata/topicproducer",
-    "metadata/topicrouting",
+    "metadata/reportrow", "metadata/sample", "metadata/savedfilter", "metadata/topic",
+    "metadata/topicproducer", "metadata/topicrouting",
     "metadata/userrights",
 )  # fmt: skip
 
