@@ -255,11 +255,7 @@ def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: SimulatedBrok
     assert make().send("t", b"x", queue=3, queue_strict=False).queue != 3
     producer = make()
     wish, named = NewMessage(b"x", queue=3, queue_strict=False), NewMessage(b"y", queue=3)
-    for messages in (
-        [named, wish, named],
-        [wish, wish],
-        [named, wish],
-    ):
+    for messages in ([named, wish, named], [wish, wish], [named, wish]):
         fates = producer.send_batch("t", messages)
         for message, fate in zip(messages, fates, strict=True):
             assert isinstance(fate, Receipt if message is wish else Conflict)
