@@ -43,8 +43,8 @@ from portal.views.messages import life, query
 
 SHOWN = 50  # messages on a page
 WORDS = (
-    "topic", "q", "queue", "offset", "key", "tag", "trace_id", "header", "contains", "minutes", "since", "until",
-    "message_id",
+    "topic", "q", "queue", "offset", "key", "tag", "trace_id", "header", "contains", "minutes", "since",
+    "until", "message_id",
 )  # fmt: skip
 CARRIED = ("key", "tag", "trace_id", "header", "contains", "minutes", "since", "until")
 FOLDED_BYTES = 4096  # a longer body is shown on the page of its message
@@ -147,7 +147,13 @@ def _searched(request: HttpRequest, asked: dict[str, str], total: int) -> Result
     after, seen = request.GET.get("after") or None, request.GET.get("seen", "0")
     found: Found = search.search(
         topic=asked["topic"],
-        wanted=Wanted(asked["key"] or None, asked["tag"] or None, asked["trace_id"] or None, part, query.header(asked["header"])),
+        wanted=Wanted(
+            asked["key"] or None,
+            asked["tag"] or None,
+            asked["trace_id"] or None,
+            part,
+            query.header(asked["header"]),
+        ),
         times=Times(from_ms=_ago(minutes) or _moment(asked, "since"), to_ms=_moment(asked, "until")),
         queue=_number(asked, "queue"),
         limit=SHOWN,

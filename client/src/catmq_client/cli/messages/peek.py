@@ -77,9 +77,7 @@ def in_order(found: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return list(heapq.merge(*found, key=lambda message: (message["stored_at_ms"], message["queue"])))
 
 
-def with_header(
-    messages: Iterable[dict[str, Any]], wanted: tuple[str, str] | None
-) -> list[dict[str, Any]]:
+def with_header(messages: Iterable[dict[str, Any]], wanted: tuple[str, str] | None) -> list[dict[str, Any]]:
     """Return the messages that carry a header, all of them without one."""
     if wanted is None:
         return list(messages)
