@@ -13,6 +13,7 @@ from django.db.models import F
 from brokerapi.java import endpoint
 from catmq_client import Consumer, Message
 from catmq_client.admin.api import Admin
+from catmq_client.cli import main
 from catmq_client.errors import Unavailable
 from catmq_client.http.transport import HttpTransport
 from catmq_client.telemetry import traces
@@ -88,6 +89,22 @@ def test_a_trace_has_the_name_of_the_member_that_reports_it(traced: Broker, queu
 
     assert handling_traces.flush() == 2
     assert [shown(traced, queue, offset)[0]["member"] for offset in (0, 1)] == ["c2", "c1"]
+
+
+def test_the_command_shows_who_handled_a_message(
+    traced: Broker, queue: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(reader(traced), {**TRACE, "queue": queue, "attempt": 1, "outcome": "failed"})
+    handling_traces.flush()
+    client = HttpTransport(traced.url, api_key=traced.api_key)
+
+    assert main(["traces", "single", f"{queue}-0", "--output", "table"], transport=client) == 0
+    head, line = [one.split() for one in capsys.readouterr().out.splitlines()]
+    assert head == ["GROUP", "MEMBER", "RETRY", "OUTCOME", "AT", "TOOK"]
+    assert line[:4] == ["readers", "c1", "1", "failed"]
+
+    assert main(["traces", "single", f"{queue}-1"], transport=client) == 0
+    assert "--trace-percent 100" in capsys.readouterr().err
 
 
 def test_only_the_sample_that_the_group_asks_for_is_kept(traced: Broker, queue: int) -> None:
