@@ -271,7 +271,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         body=body,
         masked=found.masked,
         unread_by_all=not statuses,
-        steps=life.steps(one, statuses, traces),
+        steps=life.steps(one, life.sender(topic, one, actor(request)), statuses, traces),
         actions=actions,
     )
 
