@@ -16,8 +16,7 @@ from msgspec import json
 from brokerapi.endpoint import Call
 from brokerapi.http import draining, metrics
 from brokerapi.java import handles, resends
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal, with_token
-from brokerapi.java.joining import client_of
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, client_of, refusal, with_token
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
 from metadata.actors import Actor
