@@ -18,6 +18,7 @@ from uuid import UUID
 from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
 from metadata.db.transactions import reachable
+from metadata.membership import java_beats
 from metadata.membership.heartbeats import expired
 from metadata.models import ConsumerGroupConsumer
 
@@ -151,14 +152,20 @@ def consumer_of(member_id: int) -> ConsumerId | None:
 
 
 def note_poll(java_id: int) -> None:
-    """Write down that a client asked now, unless this process did so a moment ago."""
-    now = time.monotonic()
-    if now - _polled.get(java_id, float("-inf")) < NOTE_S:
+    """Write down that a client asked now, unless this process did so a moment ago.
+
+    The first time it is done at once, later with those of other clients.
+    """
+    now, noted_at = time.monotonic(), _polled.get(java_id)
+    if noted_at is not None and now - noted_at < NOTE_S:
         return
-    if len(_polled) >= MOST_KNOWN:
-        _polled.clear()
-    with reachable():
-        _rows().filter(java_id=java_id).update(java_polled_at=UtcNow())
+    if noted_at is None:
+        if len(_polled) >= MOST_KNOWN:
+            _polled.clear()
+        with reachable():
+            _rows().filter(java_id=java_id).update(java_polled_at=UtcNow())
+    else:
+        java_beats.note_poll(java_id)
     _polled[java_id] = now
 
 

@@ -67,7 +67,7 @@ class Alarm(models.Model):
 
 
 class AlarmMail(models.Model):
-    """That an alarm began or ended, to be told to one address; what waited for too long is not sent.
+    """A mail that tells one address that an alarm began or ended; one that waited too long is not sent.
 
     Several may go in one mail. `sent_at` is null while it waits.
     """
@@ -105,7 +105,7 @@ class AlarmMail(models.Model):
 
 
 class DeadLetterCount(models.Model):
-    """Number of a group's dead messages, as a job counted them on the nodes that answered.
+    """Number of a group's dead letters, as a job counted them on the nodes that answered.
 
     Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as in Sample.
     """

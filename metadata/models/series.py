@@ -67,9 +67,9 @@ class Sample(models.Model):
 
 
 class CommitLook(models.Model):
-    """Offsets that a group had committed in the queues of a topic: {queue: Look of rules.groups.commits}.
+    """Offsets that a group had committed in the queues of a topic, as a job last read them.
 
-    Ids instead of foreign keys, as in Sample.
+    `positions` is {queue: Look of rules.groups.commits}. Ids instead of foreign keys, as in Sample.
     """
 
     topic_ref = models.BigIntegerField()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from catmq_client.contrib.django_tasks.jobs import Job, parse
 from catmq_client.contrib.django_tasks.testing import _Taken
-from catmq_client.contrib.django_tasks.working import records
+from catmq_client.contrib.django_tasks.working import execution, records, worker
 from catmq_client.contrib.django_tasks.working.execution import Execution
 from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
 from tests.support.tasking import calls
@@ -134,3 +137,47 @@ def test_a_task_that_returned_is_not_over_before_that_is_written(
         running.end()
     assert [record(one.id).status for one in results] == ["SUCCESSFUL"] * 3
     connections.close_all()
+
+
+def test_a_worker_whose_database_hangs_lets_its_health_file_age(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A connection without an answer raises nothing: the thread that writes the ends of tasks waits on."""
+    real, begun, may = DatabaseRecords.succeed_all, threading.Event(), threading.Event()
+
+    def succeed_all(self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        begun.set()
+        assert may.wait(10)
+        return real(self, items)
+
+    monkeypatch.setattr(DatabaseRecords, "succeed_all", succeed_all)
+    monkeypatch.setattr(worker, "HEALTH_EVERY_S", 0.0)
+    monkeypatch.setattr(worker, "STUCK_S", 0.2)
+    path, result = tmp_path / "health", calls.add.enqueue(1)
+    with stage.worker(health_file=str(path)):
+        assert begun.wait(10)
+        until(lambda: "the application's database has not answered for" in caplog.text)
+        path.unlink()
+        until(lambda: caplog.text.count("has not answered for") > 3)
+        assert not path.exists()
+        may.set()
+        until(path.exists)
+        assert stage.over(result.id).status == "SUCCESSFUL"
+
+
+def test_a_task_that_meets_an_error_of_ours_is_not_delivered_again_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[float] = []
+
+    def broken(*_: Any) -> Any:
+        began.append(time.monotonic())
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(execution, "TROUBLE_PAUSE_S", 0.3)
+    monkeypatch.setattr(Execution, "_claimed", broken)
+    monkeypatch.setattr(Execution, "begin_all", lambda _, some: [None] * len(some))
+    calls.add.enqueue(1)
+    with stage.worker():
+        until(lambda: len(began) > 2)
+    assert min(b - a for a, b in pairwise(began)) >= 0.3

@@ -144,8 +144,9 @@ class Chaos:
         """kill -9 of a worker and its processes, and another one in its place."""
         victim = self.workers.pop(self.shop.stage.rng.randrange(len(self.workers)))
         os.killpg(victim.popen.pid, signal.SIGKILL)
-        victim.popen.wait()
         at = time.monotonic()
+        victim.popen.wait()
+        until(lambda: not is_group(victim.popen.pid), limit_s=30)  # its children are reaped by others
         begun, ended = self.shop.lines("begun"), {(one.number, one.pid) for one in self.shop.lines("ended")}
         for one in begun:
             if (one.number, one.pid) not in ended and not Path(f"/proc/{one.pid}").exists():
@@ -172,6 +173,15 @@ class Chaos:
             f"{len(self.killed)} were at work in killed workers, begun again after {max(gaps):.1f} s at most "
             f"(lease {LEASE_S} s); {twice} repeats"
         )
+
+
+def is_group(number: int) -> bool:
+    """Return True if a process of that group exists, be it a zombie."""
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def run(stage: Stage, *, kills: int, restarts: int) -> str:

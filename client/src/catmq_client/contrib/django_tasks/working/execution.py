@@ -39,6 +39,8 @@ FIRST_PAUSE_S, MOST_PAUSE_S, VARIES = 5.0, 600.0, 0.1
 ROW_TRIES, ROW_PAUSE_S = 60, 1.0
 # A task without a function waits for a worker that has it.
 MISSING_PAUSE_S = 5.0
+# A task that met an error of ours would meet it again at once: its thread waits before it gives it back.
+TROUBLE_PAUSE_S = 1.0
 # The end of a task is written again for so long while the database is away.
 PERSIST_S = 60.0
 
@@ -217,8 +219,10 @@ class Execution:
             is_settled = work()
         except CatmqError as error:
             log.error("task %s is delivered again: %s", job.id, error)
+            time.sleep(TROUBLE_PAUSE_S)
         except Exception:
             log.exception("internal error: task %s is delivered again", job.id)
+            time.sleep(TROUBLE_PAUSE_S)
         finally:
             if not is_settled:
                 delivery.release()

@@ -48,6 +48,8 @@ class Threads:
         self._relieved: set[int] = set()
         self._lost: set[int] = set()
         self._ends = False
+        # Since when the ends of tasks are being written, monotonic.
+        self._writing_since: float | None = None
         execution.later = self._return
         for _ in range(count):
             self._start()
@@ -89,6 +91,11 @@ class Threads:
         """Return the ids of the tasks at work."""
         with self._changed:
             return [attempt.claim.job.id for attempt in self._at_work.values()]
+
+    def writing_s(self) -> float:
+        """Return for how long the same ends of tasks have been on their way to the database."""
+        since = self._writing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def drain(self, timeout_s: float) -> list[Delivery]:
         """Wait for what is at work; return what is not done by then."""
@@ -168,7 +175,9 @@ class Threads:
                         self._returned.put(None)
                         break
                     returned.append(one)
+                self._writing_since = time.monotonic()
                 ends = self._execution.write_ends(returned)
+                self._writing_since = None
                 for (attempt, value), is_written in zip(returned, ends, strict=True):
                     self._work.put(partial(self._settle, attempt, value, is_written))
         finally:
