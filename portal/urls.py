@@ -113,6 +113,7 @@ urlpatterns = [
     page("nodes/<str:name>/adopt", node_places.AdoptNode, "node-adopt"),
     page("nodes/<str:name>/delete", node_actions.DeleteNode, "node-delete"),
     page("brokers", brokers.brokers_list, "brokers"),
+    page("java-clients", brokers.java_clients, "java-clients"),
     page("brokers/<str:name>/state", brokers.SetBrokerState, "broker-state"),
     page("brokers/<str:name>/forget", brokers.ForgetBroker, "broker-forget"),
     page("alarms", alarms.alarms_list, "alarms"),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import handles, holds, polling
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, client_of
 from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -27,7 +27,6 @@ NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 MOST_CHARS = 100
 BEATING_S = 20.0  # for which it is believed that the heartbeats of a client count
 MOST_BEATING = 20_000
-CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 
 
 class RegisterRequest(JavaRequest):
@@ -131,17 +130,6 @@ def instance_name(name: str) -> str:
     words = name.strip().split("|")
     has_port = len(words) == 4 and words[3].isdigit()
     return member_name(f"{words[0]}|{words[3]}" if has_port else name)
-
-
-def client_of(name: str, version: str) -> str:
-    """Return which client this is, and its version; CatMQ's names end in a blank.
-
-    >>> client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"), client_of("10.0.0.5|1|280 ", "${project.version}")
-    ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
-    """
-    if name.endswith(" ") or version == CATMQ_VERSION:
-        return "catmq-java" if version == CATMQ_VERSION else f"catmq-java/{version}"
-    return f"pmq-java/{version}"
 
 
 class BeatRequest(JavaRequest):

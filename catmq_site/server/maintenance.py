@@ -34,7 +34,7 @@ from messagestore.produce import delayed_delivery
 from messagestore.retries import lost_leases, redrives
 from messagestore.shares import upkeep
 from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
-from metadata.brokers import discovery, quotas, registration, snapshot_acks
+from metadata.brokers import discovery, java_callers, quotas, registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import Snapshot
 from metadata.config import config
@@ -125,6 +125,7 @@ def java_loops() -> list[Loop]:
     """Loops that only Java clients need."""
     return [
         Loop("java-beats", java_beats.FLUSH_S, java_beats.flush, java_beats.flush),
+        Loop("java-callers", java_callers.FLUSH_S, java_callers.flush, java_callers.flush),
         Loop("java-pulls", java_pulls.FLUSH_S, java_pulls.flush),
         leased("java-starts", java_starts.EVERY_S, java_starts.JavaStarts().run_once),
     ]

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Columns that may be null."""
 
-    dependencies = (("metadata", "0037_start_at"),)
+    dependencies = (("metadata", "0038_java_callers"),)
 
     operations = (
         migrations.AddField(

@@ -112,6 +112,32 @@ class TopicProducer(models.Model):
         return f"{self.name} at {self.address}"
 
 
+class JavaCaller(models.Model):
+    """Requests of a Java client from an address: answered, refused, or limited for their rate.
+
+    Each is counted in the hour `hour` (hours since 1970), and in the one before it. `sdk` is empty where a
+    request was refused before it was read.
+    """
+
+    address = NameField(max_length=100)
+    sdk = NameField(max_length=100, blank=True)
+    last_seen = models.DateTimeField(db_index=True)
+    hour = models.BigIntegerField()
+    answered = models.BigIntegerField(default=0)
+    refused = models.BigIntegerField(default=0)
+    limited = models.BigIntegerField(default=0)
+    answered_before = models.BigIntegerField(default=0)
+    refused_before = models.BigIntegerField(default=0)
+    limited_before = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ("-last_seen",)
+        constraints = (models.UniqueConstraint(fields=("address", "sdk"), name="java_caller"),)
+
+    def __str__(self) -> str:
+        return f"{self.sdk} at {self.address}"
+
+
 class HandlingTrace(models.Model):
     """A sampled attempt at a message: the member it was delivered to, when, for how long, and the outcome.
 

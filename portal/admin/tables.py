@@ -52,6 +52,12 @@ show(
     ordering="-id",
 )
 show(
+    models.JavaCaller,
+    "address sdk last_seen answered refused limited",
+    search="address sdk",
+    ordering="-last_seen",
+)
+show(
     models.TopicProducer,
     "topic_ref name address sdk first_seen last_seen messages",
     search="=topic_ref name address sdk",

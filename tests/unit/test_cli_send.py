@@ -61,6 +61,21 @@ def test_one_message_with_key_tag_and_headers(broker: FakeBroker, capsys: pytest
     assert list(receipt) == ["line", "topic", "queue", "offset", "message_id"]
 
 
+def test_a_queue_is_chosen_and_any_queue_lets_another_one_do(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (wished, *others) = broker.topics.by_name["orders"].queues
+    argv = ["send", "orders", "hello", "--queue", str(wished.id), "--output", "{queue}"]
+    assert main(argv, transport=broker) == 0
+    wished.state = "read_only"
+    assert main([*argv, "--any-queue"], transport=broker) == 0
+    first, second = map(int, capsys.readouterr().out.split())
+    assert first == wished.id and second in [one.id for one in others]
+    with pytest.raises(SystemExit):
+        main(["send", "orders", "hello", "--any-queue"], transport=broker)
+    assert "--any-queue needs --queue" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("batch", [1, 10, 500])
 def test_each_key_keeps_the_order_of_its_lines(broker: FakeBroker, events: Path, batch: int) -> None:
     argv = ["send", "orders", "--key-field", "path", "--file", str(events), "--batch", str(batch)]

@@ -176,6 +176,9 @@ SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = :queue AND to_offs
 SELECT CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
   FROM {table} WHERE msg_offset >= :first_offset ORDER BY msg_offset LIMIT 1
 
+-- name: select_producer
+SELECT producer FROM {table} WHERE msg_offset = :message_offset
+
 -- name: select_now
 SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
 

@@ -24,10 +24,10 @@ from portal.kit import outages
 from portal.views.messages import query
 
 FIELDS = (
-    "topic", "q", "queue", "offset", "key", "tag", "trace_id", "contains", "minutes", "since", "until",
-    "message_id", "after", "seen",
+    "topic", "q", "queue", "offset", "key", "tag", "trace_id", "header", "contains", "minutes", "since",
+    "until", "message_id", "after", "seen",
 )  # fmt: skip
-CARRIED = ("key", "tag", "trace_id", "contains", "minutes", "since", "until")
+CARRIED = ("key", "tag", "trace_id", "header", "contains", "minutes", "since", "until")
 TAIL_MS = 60_000  # a live tail that filters looks through what was sent in this time
 MOST_COLLECTED_BYTES = 16 << 20
 COLLECTING_S = 10.0  # after which a collection begins no further step
@@ -135,7 +135,13 @@ def _searched(asked: Asked, *, limit: int, actor: Actor, from_ms: int | None = N
         from_ms = _moment(asked, "since") if minutes is None else _ago(minutes)
     found = search.search(
         topic=asked["topic"],
-        wanted=Wanted(asked["key"] or None, asked["tag"] or None, asked["trace_id"] or None, part),
+        wanted=Wanted(
+            asked["key"] or None,
+            asked["tag"] or None,
+            asked["trace_id"] or None,
+            part,
+            query.header(asked["header"]),
+        ),
         times=Times(from_ms=from_ms, to_ms=_moment(asked, "until")),
         queue=_number(asked, "queue"),
         limit=limit,

@@ -94,6 +94,7 @@ def _labels() -> dict[str, Text]:
         "key": _("Key"),
         "tag": _("Tag"),
         "trace_id": _("Trace id"),
+        "header": _("Header"),
         "contains": _("Text in the body"),
         "minutes": _("Sent within the last … minutes"),
         "since": _("From"),
@@ -153,7 +154,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         body=body,
         masked=found.masked,
         unread_by_all=not statuses,
-        steps=life.steps(one, statuses, traces),
+        steps=life.steps(one, life.sender(topic, one, actor(request)), statuses, traces),
         actions=actions,
     )
 

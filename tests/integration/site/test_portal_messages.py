@@ -30,7 +30,7 @@ def ada(node: str) -> Client:
     snapshot.refresh()
     messages = [
         NewMessage(body=b'{"total": 5}', key="a b", tag="new"),
-        NewMessage(body=b"paid in full", key="42"),
+        NewMessage(body=b"paid in full", key="42", headers={"source": "web"}),
         NewMessage(body=b"x" * 10_000, key="long"),
     ]
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
@@ -54,6 +54,9 @@ def keys(browser: Client, **asked: str) -> list[str]:
         ('"total": 5', ["a b"]),
         ("key:42 paid", ["42"]),
         ("key:nobody", []),
+        ("header:source=web", ["42"]),
+        ('header:"source=web" key:42', ["42"]),
+        ("header:source=webs", []),
     ],
 )
 def test_one_box_finds_by_what_messages_carry(ada: Client, query: str, expected: list[str]) -> None:
@@ -70,6 +73,7 @@ def test_a_search_is_cut_to_a_range_of_time(ada: Client) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
+        ({"q": "header:source"}, "Write the header as name=value."),
         ({"q": "key:1 key:2"}, "key is given twice"),
         ({"q": "key:1", "since": "yesterday"}, "must be a date and time such as 2026-11-24T09:30"),
         ({"q": "queue:x"}, "must be a whole number"),

@@ -35,6 +35,8 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
         args.parser.error("give a MESSAGE or --file, not both")
     if args.key_field and (args.key is not None or args.message not in (None, "-")):
         args.parser.error("--key-field takes the key from JSON lines: not with --key or a MESSAGE")
+    if args.any_queue and args.queue is None:
+        args.parser.error("--any-queue needs --queue, the queue that is preferred")
     if args.message not in (None, "-"):
         return send_one(args, brokers)
     return send_lines(args, brokers)
@@ -53,8 +55,15 @@ def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def extras(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what every message of the call carries beside its body: key, tag, headers and delay."""
-    return {"key": args.key, "tag": args.tag, "headers": dict(args.header), "delay_ms": args.delay}
+    """Return what every message of the call carries beside its body: key, tag, headers, queue and delay."""
+    return {
+        "key": args.key,
+        "tag": args.tag,
+        "headers": dict(args.header),
+        "queue": args.queue,
+        "queue_strict": not args.any_queue,
+        "delay_ms": args.delay,
+    }
 
 
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
@@ -261,6 +270,8 @@ SEND = Verb(
             action="append",
             default=[],
         ),
+        Argument("--queue QUEUE", "id of the queue to send to; without it the key chooses", type=whole(1)),
+        Argument("--any-queue", "use another queue of the topic if the one of --queue takes no messages"),
         Argument(
             "--delay SPAN",
             "delay before delivery, such as 500ms, 30s, 15m, 2h or 7d",
