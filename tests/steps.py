@@ -126,6 +126,7 @@ ON_SERVERS = {
 # Suites of others, which are downloaded: not in the gate.
 FOREIGN = (
     Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),
+    Step("foreign-native", (str(BIN / "python"), "-m", "tests.foreign.native"), 400),
     Step("foreign-celery", (str(BIN / "python"), "-m", "tests.foreign.celery"), 900),
 )
 GROUPS = {

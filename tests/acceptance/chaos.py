@@ -98,6 +98,12 @@ def play_tasks_databases(stage: Stage, pair: Pair) -> None:
     tasks.run_on_databases(stage, pair, kills=times, restarts=2, outages=times)
 
 
+def play_celery_databases(stage: Stage, pair: Pair) -> None:
+    """kill -9 of workers of Celery, and restarts of the database that has their tasks (--times each)."""
+    times = stage.times or 20
+    celery.run_on_database(stage, pair, kills=times, outages=times)
+
+
 def play_main_job(stage: Stage, source: Path) -> None:
     """The whole stream with --batch 500 and with --batch 1, two consumers at once."""
     for batch in (500, 1):
@@ -300,6 +306,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "long-queue": play_long_queue,
     "share": play_share,
     "tasks-databases": play_tasks_databases,
+    "celery-databases": play_celery_databases,
 }
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"

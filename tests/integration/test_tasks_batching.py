@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +15,9 @@ from django.db import DatabaseError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from catmq_client.contrib.django_tasks.jobs import Job, parse
-from catmq_client.contrib.django_tasks.working import batching, records
-from catmq_client.contrib.django_tasks.working.batching import Batcher
+from catmq_client.contrib.django_tasks.testing import _Taken
+from catmq_client.contrib.django_tasks.working import execution, records, worker
+from catmq_client.contrib.django_tasks.working.execution import Execution
 from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
 from tests.support.tasking import calls
 from tests.support.tasking.stage import Stage, record, staged
@@ -23,70 +28,6 @@ from tests.support.waiting import until
 def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage]:
     with django_db_blocker.unblock(), staged() as made:
         yield made
-
-
-class Writer:
-    """Writes when it may; names of `refused` not at all, whoever they are with."""
-
-    def __init__(self, *refused: str) -> None:
-        self.batches: list[list[str]] = []
-        self.begun, self.may = threading.Event(), threading.Event()
-        self._refused = set(refused)
-
-    def __call__(self, items: Sequence[str]) -> list[bool]:
-        self.batches.append([*items])
-        self.begun.set()
-        assert self.may.wait(10)
-        if self._refused & {*items}:
-            raise DatabaseError(f"refused: {sorted(items)}")
-        return [item != "lost" for item in items]
-
-
-def written_by(writer: Writer, *names: str) -> dict[str, object]:
-    """Let a first thread write, and those of `names` come meanwhile; return what came of each."""
-    batcher: Batcher[str] = Batcher(writer)
-    found: dict[str, object] = {}
-
-    def write(name: str) -> None:
-        try:
-            found[name] = batcher.write(name)
-        except DatabaseError as error:
-            found[name] = str(error)
-
-    threads = [threading.Thread(target=write, args=("first",))]
-    threads[0].start()
-    assert writer.begun.wait(10)
-    for number, name in enumerate(names, start=1):
-        threads.append(threading.Thread(target=write, args=(name,)))
-        threads[-1].start()
-        until(lambda number=number: len(batcher._waiting) == number)
-    writer.may.set()
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
-    return found
-
-
-def test_changes_that_come_while_one_is_written_are_written_together() -> None:
-    writer = Writer()
-    found = written_by(writer, "a", "lost", "b")
-    assert writer.batches == [["first"], ["a", "lost", "b"]]
-    assert found == {"first": True, "a": True, "lost": False, "b": True}
-
-
-def test_a_change_that_is_refused_is_refused_to_its_thread_only() -> None:
-    writer = Writer("bad")
-    found = written_by(writer, "a", "bad", "b")
-    assert writer.batches[:2] == [["first"], ["a", "bad", "b"]]
-    assert sorted(writer.batches[2:]) == [["a"], ["b"], ["bad"]]
-    assert found == {"first": True, "a": True, "bad": "refused: ['bad']", "b": True}
-
-
-def test_more_changes_than_a_statement_takes_go_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "MOST", 2)
-    writer = Writer()
-    written_by(writer, "a", "b", "c")
-    assert writer.batches == [["first"], ["a", "b"], ["c"]]
 
 
 def enqueued(stage: Stage, count: int) -> list[Job]:
@@ -105,7 +46,7 @@ def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: St
     kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 4)
     items = [(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
     with CaptureQueriesContext(connection) as asked:
-        assert kept._begin_all(items[:2]) == [True, True]
+        assert [one.verdict for one in kept.claim_all(items[:2])] == [Verdict.RUN, Verdict.RUN]
     assert len(asked) == 1
     rows = [record(job.id) for job in jobs[:2]]
     assert [(row.status, row.token, row.message_id) for row in rows] == [
@@ -115,10 +56,29 @@ def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(stage: St
     assert rows[0].worker_ids == ["worker"] and rows[0].started_at is not None
     # The third was discarded, the fourth is begun by this very statement: both are looked at again.
     records.TaskRecord.objects.filter(pk=jobs[2].id).update(status="DISCARDED")
-    assert kept._begin_all(items[2:]) == [False, False]
+    assert kept.claim_all(items[2:]) == []
     verdicts = [kept.claim(*item).verdict for item in items[2:]]
     assert verdicts == [Verdict.OVER, Verdict.RUN]
     assert record(jobs[3].id).worker_ids == ["worker"], "it was begun once"
+
+
+def test_what_was_received_together_is_claimed_together_but_for_what_needs_a_look(stage: Stage) -> None:
+    jobs = enqueued(stage, 4)
+    taken = [_Taken(job, f"1-{job.args[0]}") for job in jobs]
+    taken[0].deliveries = 2  # somebody may have had it
+    taken[1].job = replace(jobs[1], path="tests.support.tasking.never_imported.task")
+    work = Execution(stage.settings, "worker")
+    begun = work.begin_all(taken)
+    assert [one and one.claim.job.id for one in begun] == [None, None, jobs[2].id, jobs[3].id]
+    assert [record(job.id).status for job in jobs] == ["READY", "READY", "RUNNING", "RUNNING"]
+    for delivery, one in zip(taken[2:], begun[2:], strict=True):
+        work.handle(delivery, one)
+    assert sorted(calls.done) == [3, 4], "what add() returned"
+    assert [record(job.id).worker_ids for job in jobs[2:]] == [["worker"], ["worker"]]
+    # The answer to the statement was lost: each is claimed again, and called once.
+    assert work.begin_all([_Taken(jobs[0], "1-0"), _Taken(jobs[2], "1-2")]) == [None, None]
+    work.handle(_Taken(jobs[0], "1-0"))
+    assert record(jobs[0].id).worker_ids == ["worker"] and calls.done[-1:] == [1]
 
 
 def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing(stage: Stage) -> None:
@@ -177,3 +137,47 @@ def test_a_task_that_returned_is_not_over_before_that_is_written(
         running.end()
     assert [record(one.id).status for one in results] == ["SUCCESSFUL"] * 3
     connections.close_all()
+
+
+def test_a_worker_whose_database_hangs_lets_its_health_file_age(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A connection without an answer raises nothing: the thread that writes the ends of tasks waits on."""
+    real, begun, may = DatabaseRecords.succeed_all, threading.Event(), threading.Event()
+
+    def succeed_all(self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        begun.set()
+        assert may.wait(10)
+        return real(self, items)
+
+    monkeypatch.setattr(DatabaseRecords, "succeed_all", succeed_all)
+    monkeypatch.setattr(worker, "HEALTH_EVERY_S", 0.0)
+    monkeypatch.setattr(worker, "STUCK_S", 0.2)
+    path, result = tmp_path / "health", calls.add.enqueue(1)
+    with stage.worker(health_file=str(path)):
+        assert begun.wait(10)
+        until(lambda: "the application's database has not answered for" in caplog.text)
+        path.unlink()
+        until(lambda: caplog.text.count("has not answered for") > 3)
+        assert not path.exists()
+        may.set()
+        until(path.exists)
+        assert stage.over(result.id).status == "SUCCESSFUL"
+
+
+def test_a_task_that_meets_an_error_of_ours_is_not_delivered_again_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[float] = []
+
+    def broken(*_: Any) -> Any:
+        began.append(time.monotonic())
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(execution, "TROUBLE_PAUSE_S", 0.3)
+    monkeypatch.setattr(Execution, "_claimed", broken)
+    monkeypatch.setattr(Execution, "begin_all", lambda _, some: [None] * len(some))
+    calls.add.enqueue(1)
+    with stage.worker():
+        until(lambda: len(began) > 2)
+    assert min(b - a for a, b in pairwise(began)) >= 0.3

@@ -19,6 +19,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 from django.test import RequestFactory, override_settings
 
+from catmq_client import Producer
 from catmq_client.contrib.django_outbox.models import OutboxMessage
 from catmq_client.contrib.django_tasks.admin import TaskRecordAdmin
 from catmq_client.contrib.django_tasks.models import TaskRecord, TaskSchedule
@@ -26,6 +27,11 @@ from catmq_client.contrib.django_tasks.testing import TaskFailed, run_tasks
 from catmq_client.contrib.django_tasks.working import schedules, upkeep
 from tests.support.tasking import calls
 from tests.support.tasking.stage import Stage, record, staged, with_options
+
+
+def in_an_hour() -> datetime:
+    return datetime.now(UTC) + timedelta(hours=1)
+
 
 EVERY_MINUTE = {"task": "tests.support.tasking.calls.add", "every": 60, "args": [1]}
 
@@ -92,7 +98,9 @@ def test_run_tasks_says_if_tasks_are_not_in_the_outbox(stage: Stage) -> None:
 def test_tasks_are_counted_retried_and_discarded(stage: Stage) -> None:
     failed, other, waiting = calls.leave.enqueue(), calls.leave.enqueue(), calls.mail.enqueue("x")
     run_tasks(queues=["default"])
-    assert say("status") == "default  FAILED  2\nmails  READY  1\noutbox: 1 wait, 0 refused\n"
+    counts, outbox = "default  FAILED  2\nmails  READY  1\n", "outbox: 1 wait, 0 refused\n"
+    since = f"mails: the oldest task that is due was enqueued at {waiting.enqueued_at:%Y-%m-%d %H:%M}\n"
+    assert say("status") == counts + since + outbox
     assert say("discard", waiting.id, other.id) == "2 tasks are discarded\n"
     assert run_tasks() == [] and calls.done == [], "what is discarded does not run"
     assert say("retry", failed.id) == "1 tasks get one more attempt\n"
@@ -102,6 +110,23 @@ def test_tasks_are_counted_retried_and_discarded(stage: Stage) -> None:
     assert record(failed.id).worker_ids == ["run_tasks"] * 2
     waiting.refresh()
     assert waiting.status == "FAILED" and record(waiting.id).status == "DISCARDED"
+
+
+def test_tasks_whose_messages_are_gone_are_sent_again_and_run_once(stage: Stage) -> None:
+    """No worker came for longer than the topic keeps messages that no active group has read."""
+    old, later = calls.add.enqueue(1), calls.add.using(run_after=in_an_hour()).enqueue(2)
+    TaskRecord.objects.update(enqueued_at=datetime.now(UTC) - timedelta(days=40))
+    young = calls.add.enqueue(3)
+    gone = bytes(OutboxMessage.objects.order_by("id")[0].body)
+    OutboxMessage.objects.all().delete()
+    assert "default: the oldest task that is due was enqueued at" in say("status")
+    with pytest.raises(CommandError, match="'x' is no number of days"):
+        say("resend", "--older-than", "x")
+    assert say("resend", "--older-than", "30") == "1 tasks are sent again\n"
+    with Producer(transport=stage.broker) as producer:
+        producer.send("tasks.default", gone)  # it was there after all
+    assert stage.run(old)[0].status == "SUCCESSFUL" and calls.done == [2]
+    assert [record(one.id).status for one in (later, young)] == ["READY", "READY"]
 
 
 def test_a_task_is_retried_by_one_operator_only(stage: Stage) -> None:

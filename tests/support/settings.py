@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import django
+
 from catmq_site.settings import *  # noqa: F403
 from catmq_site.settings import INSTALLED_APPS as _SERVER
 
 INSTALLED_APPS = [
     *_SERVER,
-    "django_tasks",
+    *(("django_tasks",) if django.VERSION < (6, 0) else ()),  # Django has it from then on
     "catmq_client.contrib.django_outbox",
     "catmq_client.contrib.django_tasks",
 ]

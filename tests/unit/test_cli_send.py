@@ -245,3 +245,19 @@ def test_a_dead_receipt_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     for line in range(3):
         receipts.expect(line, future)
     receipts.finish()
+
+
+def test_receipts_as_a_table_come_line_by_line_under_one_heading(
+    broker: FakeBroker, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path = tmp_path / "lines"
+    path.write_text("a\nb\n")
+    assert (
+        main(["send", "orders", "--file", str(path), "--key", "k", "--output", "table"], transport=broker)
+        == 0
+    )
+    heading, *rows = capsysbinary.readouterr().out.decode().splitlines()
+    assert heading.split() == ["LINE", "QUEUE", "OFFSET", "MESSAGE", "ID", "DUE"]
+    assert [row.split()[0] for row in rows] == ["1", "2"]
+    assert [row.split()[2] for row in rows] == ["0", "1"]
+    assert all(len(row) <= len(heading) for row in rows)

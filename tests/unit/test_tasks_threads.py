@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from catmq_client.contrib.django_tasks.working.threads import Threads
@@ -33,7 +34,10 @@ class Execution:
         self.threads: Threads | None = None
         self.attempt: Any = None
 
-    def handle(self, delivery: Any) -> None:
+    def begin_all(self, deliveries: Sequence[Any]) -> list[None]:
+        return [None] * len(deliveries)
+
+    def handle(self, delivery: Any, begun: None) -> None:
         if self.threads is not None:
             self.threads.begun(self.attempt)
         self.begun.set()
@@ -64,7 +68,7 @@ def test_a_message_that_no_thread_has_taken_yet_is_waited_for() -> None:
     threads = Threads(1, execution)
     threads._work = queue.SimpleQueue()  # its thread waits at the former one
     first = Delivery()
-    threads.put(first)  # type: ignore[arg-type]
+    threads.put([first])  # type: ignore[arg-type]
     assert threads.is_busy()
     assert threads.drain(0.05) == [first], "it is not done, so it is given back"
 
@@ -72,7 +76,7 @@ def test_a_message_that_no_thread_has_taken_yet_is_waited_for() -> None:
 def test_a_drain_ends_when_all_is_done() -> None:
     execution: Any = Execution()
     threads = Threads(2, execution)
-    threads.put(Delivery())  # type: ignore[arg-type]
+    threads.put([Delivery()])  # type: ignore[arg-type]
     assert execution.begun.wait(10)
     threading.Timer(0.05, execution.may.set).start()
     assert threads.drain(10.0) == [] and len(execution.done) == 1
@@ -85,7 +89,7 @@ def test_a_thread_that_comes_back_while_it_is_given_up_is_not_given_up() -> None
     attempt: Any = Attempt(delivery)
     attempt.deadline = None  # the clock of the threads does not see it
     execution.threads, execution.attempt = threads, attempt
-    threads.put(delivery)  # type: ignore[arg-type]
+    threads.put([delivery])  # type: ignore[arg-type]
     assert execution.begun.wait(10)
     (me,) = threads._at_work
     execution.may.set()
@@ -101,7 +105,7 @@ def test_a_thread_that_is_late_is_replaced_and_its_message_has_failed() -> None:
     threads = Threads(2, execution)
     delivery = Delivery()
     execution.threads, execution.attempt = threads, Attempt(delivery)
-    threads.put(delivery)  # type: ignore[arg-type]
+    threads.put([delivery])  # type: ignore[arg-type]
     until(lambda: threads.lost == 1)
     until(lambda: len(execution.ended) == 1)
     until(lambda: threads.wait_for_idle(0.0) == 2)

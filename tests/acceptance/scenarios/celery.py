@@ -1,4 +1,4 @@
-"""Celery on CatMQ: its workers are killed, the broker is restarted, and a countdown outlasts its lease.
+"""Celery on CatMQ: workers are killed, broker and node are restarted, and a countdown outlasts its lease.
 
 What must hold: every task that was sent ends; one that a killed worker had begun is begun again within its
 lease and a moment; repeats are no more than what was leased. A task with a countdown of two hours runs once.
@@ -16,7 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from catmq_client.contrib.kombu.names import Names
+from tests.acceptance.scenarios.lost_nodes import node_on, own_server, restart_database
 from tests.acceptance.scenarios.stage import Stage
+from tests.support.mariadb import MariaDB
+from tests.support.pair import Pair
 from tests.support.server import Server
 from tests.support.skew import wall_clock
 from tests.support.terminal import Process
@@ -94,11 +98,16 @@ class Shop:
 
 @dataclass
 class Chaos:
-    """One play: workers are killed `kills` times, then the broker is restarted `restarts` times."""
+    """One play: workers are killed `kills` times, then the broker is restarted `restarts` times.
+
+    `node`: the database of the tasks, if it has one of its own; it is restarted `outages` times at the end.
+    """
 
     shop: Shop
     kills: int
     restarts: int
+    node: MariaDB | None = None
+    outages: int = 0
     killed: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> str:
@@ -116,13 +125,18 @@ class Chaos:
             time.sleep(2.0)
             stage.say("the broker is restarted")
             shop.server.restart_broker()
+        for _ in range(self.outages):
+            time.sleep(stage.rng.uniform(0.5, 3.0))
+            assert self.node is not None, "name its database"
+            restart_database(stage, "node", self.node)
         sender.popen.send_signal(signal.SIGTERM)
         sender.popen.wait(60)
         sent = shop.numbers("sent")
         until(lambda: sent <= shop.numbers("ended"), limit_s=120, every_s=0.5)
         for worker in self.workers:
             shop.end(worker)
-        verdict = f"{len(sent)} tasks, {self.kills} workers killed, {self.restarts} restarts; {self.judge()}"
+        restarts = f"{self.restarts} restarts of the broker, {self.outages} of the node"
+        verdict = f"{len(sent)} tasks, {self.kills} workers killed, {restarts}; {self.judge()}"
         stage.say(verdict)
         return verdict
 
@@ -130,8 +144,9 @@ class Chaos:
         """kill -9 of a worker and its processes, and another one in its place."""
         victim = self.workers.pop(self.shop.stage.rng.randrange(len(self.workers)))
         os.killpg(victim.popen.pid, signal.SIGKILL)
-        victim.popen.wait()
         at = time.monotonic()
+        victim.popen.wait()
+        until(lambda: not is_group(victim.popen.pid), limit_s=30)  # its children are reaped by others
         begun, ended = self.shop.lines("begun"), {(one.number, one.pid) for one in self.shop.lines("ended")}
         for one in begun:
             if (one.number, one.pid) not in ended and not Path(f"/proc/{one.pid}").exists():
@@ -152,7 +167,7 @@ class Chaos:
         assert max(gaps) <= LEASE_S + MOMENT_S, f"a task was begun again only after {max(gaps):.1f} s"
         assert self.killed or self.kills < 3, "no worker had a task when it was killed"
         twice = sum(len(one) - 1 for one in begins.values())
-        most = HELD * (self.kills + self.restarts * WORKERS)
+        most = HELD * (self.kills + (self.restarts + self.outages) * WORKERS)
         assert twice <= most, f"{twice} repeats; the killed workers held {most} at most"
         return (
             f"{len(self.killed)} were at work in killed workers, begun again after {max(gaps):.1f} s at most "
@@ -160,8 +175,26 @@ class Chaos:
         )
 
 
+def is_group(number: int) -> bool:
+    """Return True if a process of that group exists, be it a zombie."""
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def run(stage: Stage, *, kills: int, restarts: int) -> str:
     return Chaos(Shop(stage, stage.server), kills, restarts).run()
+
+
+def run_on_database(stage: Stage, pair: Pair, *, kills: int, outages: int) -> str:
+    """Play with a node of its own for the tasks, whose database is restarted."""
+    with own_server(stage, binlog=False) as database:
+        shop = Shop(stage, stage.server)
+        topic = Names(shop.name).topic("celery")
+        stage.terminal.admin.create_topic(topic, queues=4, node=node_on(stage, pair, database))
+        return Chaos(shop, kills, 0, database, outages).run()
 
 
 def run_countdown(stage: Stage) -> str:

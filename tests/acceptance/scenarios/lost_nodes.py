@@ -52,6 +52,19 @@ def own_server(stage: Stage, disk: SlowSync | None = None, *, binlog: bool = Tru
         server.stop()
 
 
+def restart_database(stage: Stage, name: str, database: MariaDB) -> None:
+    """Restart a database, by SIGTERM or by kill -9; it is away for up to 2 s more."""
+    if stage.rng.random() < 0.5:
+        stage.say(f"restart of the database of the {name}")
+        database.stop()
+    else:
+        stage.say(f"kill -9 of the database of the {name}")
+        os.kill(database.pid, signal.SIGKILL)
+        until(lambda: not mariadb.is_alive(database), limit_s=10)
+    time.sleep(stage.rng.uniform(0.0, 2.0))
+    database.start()
+
+
 def retire_nodes(stage: Stage) -> None:
     """Takes the nodes of own servers offline, or whoever asks all nodes later meets a dead one."""
     with closing(HttpTransport(stage.urls, api_key=stage.server.api_key)) as transport:

@@ -7,7 +7,6 @@ within its lease and a moment.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections import defaultdict
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tests.acceptance.scenarios.lost_nodes import node_on, own_server
+from tests.acceptance.scenarios.lost_nodes import node_on, own_server, restart_database
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import mariadb
 from tests.support.environment import free_port
@@ -112,19 +111,7 @@ class Workshop:
         for _ in range(self.outages):
             for name, database in self.databases.items():
                 time.sleep(self.stage.rng.uniform(0.5, 3.0))
-                self.restart(name, database)
-
-    def restart(self, name: str, database: MariaDB) -> None:
-        """Restart a database, by SIGTERM or by kill -9."""
-        if self.stage.rng.random() < 0.5:
-            self.stage.say(f"restart of the database of the {name}")
-            database.stop()
-        else:
-            self.stage.say(f"kill -9 of the database of the {name}")
-            os.kill(database.pid, signal.SIGKILL)
-            until(lambda: not mariadb.is_alive(database), limit_s=10)
-        time.sleep(self.stage.rng.uniform(0.0, 2.0))
-        database.start()
+                restart_database(self.stage, name, database)
 
     def worker(self) -> Process:
         return self.start("-m", "django", "catmq_worker", "--threads", "4", "--no-setup")

@@ -153,7 +153,7 @@ class LeaseBook(GroupState):
             for owned, message in taken if not self.in_run else ():
                 if isinstance(owned, HeldRun):
                     owned.since[message.offset] = now
-            self.changed.room.notify_all()
+            self._tell_room()
         return taken
 
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
@@ -173,8 +173,13 @@ class LeaseBook(GroupState):
         self.progress_at = time.monotonic()
         self._tell(owned)
 
+    def _tell_room(self) -> None:
+        """Wake who waits for room, if there is some: to wake a thread costs more than to count."""
+        if self.room():
+            self.changed.room.notify_all()
+
     def _tell(self, owned: OwnedQueue) -> None:
-        self.changed.room.notify_all()
+        self._tell_room()
         if isinstance(owned, HeldRun) and owned.has_urgent_news():
             self.changed.reports.notify_all()
 

@@ -42,6 +42,8 @@ _OTHER_NAMES = {
     "deadletter_queue": "leave it out: what no queue gets is dropped, as in AMQP",
     "body_encoding": "leave it out: text stays text, and other bytes are Base64",
     "queue_order_strategy": "queues take turns; for priorities write priority_steps",
+    "ack_linger_ms": "leave it out: what a worker acknowledges is told to a broker at once",
+    "delete_topics": "leave it out: a deleted queue leaves its topic; catmq topic delete deletes that",
     "sep": "write priority_steps only: each step has a topic of its own",
     "global_keyprefix": "write the prefix as the path of the URL: catmq://broker:8000/prefix",
     "queue_name_prefix": "write the prefix as the path of the URL: catmq://broker:8000/prefix",

@@ -1,20 +1,13 @@
-"""Changes of rows that several threads ask for at one time, written by one statement.
-
-The first thread writes at once, for itself. Those that come meanwhile wait, and the first of them writes for
-all. So a worker with many short tasks waits for few commits, and one with little to do waits for nobody.
-"""
+"""Changes of the rows of several tasks by one statement, so that many short tasks wait for few commits."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import connections
 
 from catmq_client.contrib.django_tasks.models import TaskRecord
-
-Item = TypeVar("Item")
 
 # Changes in one statement.
 MOST = 100
@@ -25,66 +18,6 @@ class Guard(NamedTuple):
 
     id: str
     token: int
-
-
-class _Turn(Generic[Item]):
-    """A thread's change, and what came of it."""
-
-    __slots__ = ("event", "item", "leads", "written")
-
-    def __init__(self, item: Item, *, leads: bool) -> None:
-        self.item, self.leads, self.event = item, leads, threading.Event()
-        self.written: bool | None = None  # None: nobody tried, or all together failed
-
-
-class Batcher(Generic[Item]):
-    """Writes what several threads ask for together.
-
-    `write` takes changes and tells for each if it was made. If it fails for several, each thread repeats its
-    own alone, so that each raises only what is wrong with its own.
-    """
-
-    def __init__(self, write: Callable[[Sequence[Item]], Sequence[bool]]) -> None:
-        self._write = write
-        self._lock = threading.Lock()
-        self._is_busy = False
-        self._waiting: list[_Turn[Item]] = []
-
-    def write(self, item: Item) -> bool:
-        """Return True if the change was made. Raises what `write` raises for it."""
-        with self._lock:
-            turn = _Turn(item, leads=not self._is_busy)
-            self._is_busy = True
-            if not turn.leads:
-                self._waiting.append(turn)
-        if not turn.leads:
-            turn.event.wait()
-        if turn.leads:
-            self._write_all(turn)
-        if turn.written is None:
-            (turn.written,) = self._write([item])
-        return turn.written
-
-    def _write_all(self, mine: _Turn[Item]) -> None:
-        """Write what waits, and let the next thread lead."""
-        with self._lock:
-            turns = [mine, *self._waiting[: MOST - 1]]
-            del self._waiting[: MOST - 1]
-        try:
-            for turn, written in zip(turns, self._write([turn.item for turn in turns]), strict=True):
-                turn.written = written
-        except (DatabaseError, InterfaceError):
-            if len(turns) == 1:
-                raise
-        finally:
-            with self._lock:
-                following = self._waiting.pop(0) if self._waiting else None
-                self._is_busy = following is not None
-            if following is not None:
-                following.leads = True
-                following.event.set()
-            for turn in turns[1:]:
-                turn.event.set()
 
 
 def change_rows(

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, reset_queries
@@ -39,6 +39,8 @@ FIRST_PAUSE_S, MOST_PAUSE_S, VARIES = 5.0, 600.0, 0.1
 ROW_TRIES, ROW_PAUSE_S = 60, 1.0
 # A task without a function waits for a worker that has it.
 MISSING_PAUSE_S = 5.0
+# A task that met an error of ours would meet it again at once: its thread waits before it gives it back.
+TROUBLE_PAUSE_S = 1.0
 # The end of a task is written again for so long while the database is away.
 PERSIST_S = 60.0
 
@@ -100,6 +102,13 @@ class Attempt:
         return error
 
 
+class Begun(NamedTuple):
+    """A task that was claimed together with others, and is to be called."""
+
+    claim: Claim
+    task: AnyTask
+
+
 class Execution:
     """Runs the tasks of one backend; safe to share between threads.
 
@@ -127,8 +136,39 @@ class Execution:
         self._passes = (KeyboardInterrupt,) if is_test else ()
         self._records = records_of(settings)
 
-    def handle(self, delivery: Delivery) -> None:
+    def begin_all(self, deliveries: Sequence[Delivery]) -> list[Begun | None]:
+        """Claim the tasks of messages that came together by one statement; return what `handle` takes.
+
+        Only such as come for the first time, and whose module is imported: what may fail or take long is left
+        to `handle`.
+        """
+        self._renew_connections()
+        firsts = [self._first_of(delivery) for delivery in deliveries]
+        items = [(job, place) for job, place, _ in filter(None, firsts)]
+        try:
+            claims = iter(self._records.claim_all(items) if items else ())
+        except Exception as error:  # noqa: BLE001 - each is claimed alone then, and has its own error
+            log.debug("%d tasks could not be claimed together: %s", len(items), error)
+            claims = iter(())
+        return [Begun(claim, one[2]) if one and (claim := next(claims, None)) else None for one in firsts]
+
+    def _first_of(self, delivery: Delivery) -> tuple[Job, Place, AnyTask] | None:
+        """Return what claims a task in its first delivery; None where there is more to it."""
+        try:
+            job = parse(delivery.body)
+            token = job.token_of(attempt=delivery.attempt, deliveries=delivery.deliveries)
+            if token != 1 or job.is_early() or job.path.rpartition(".")[0] not in sys.modules:
+                return None
+            return job, Place(token, delivery.message_id, self._worker), find_task(job.path)
+        except Exception:  # noqa: BLE001 - `handle` meets it, too
+            return None
+
+    def handle(self, delivery: Delivery, begun: Begun | None = None) -> None:
         """Do with a message what is to be done, and accept it; leave it if the worker ends before that."""
+        if begun is not None:
+            attempt = Attempt(begun.claim, begun.task, delivery)
+            self._settle(delivery, begun.claim.job, lambda: self._run(attempt))
+            return
         try:
             job = parse(delivery.body)
         except WrongMessage as error:
@@ -179,8 +219,10 @@ class Execution:
             is_settled = work()
         except CatmqError as error:
             log.error("task %s is delivered again: %s", job.id, error)
+            time.sleep(TROUBLE_PAUSE_S)
         except Exception:
             log.exception("internal error: task %s is delivered again", job.id)
+            time.sleep(TROUBLE_PAUSE_S)
         finally:
             if not is_settled:
                 delivery.release()

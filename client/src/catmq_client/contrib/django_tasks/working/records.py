@@ -21,7 +21,7 @@ from django.utils import timezone
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.jobs import Job, alias_of, now_ms, send
 from catmq_client.contrib.django_tasks.models import TaskRecord
-from catmq_client.contrib.django_tasks.working.batching import Batcher, Guard, change_rows
+from catmq_client.contrib.django_tasks.working.batching import Guard, change_rows
 from catmq_client.errors import CatmqError
 
 log = logging.getLogger("catmq.tasks")
@@ -71,6 +71,7 @@ class Records(Protocol):
     """Keeps what becomes of tasks. Each change returns False if the task is not this delivery's any more."""
 
     def claim(self, job: Job, place: Place) -> Claim: ...
+    def claim_all(self, items: Sequence[tuple[Job, Place]]) -> list[Claim]: ...
     def succeed(self, claim: Claim, value: Any) -> bool: ...
     def succeed_all(self, items: Sequence[tuple[Claim, Any]]) -> list[bool]: ...
     def fail(self, claim: Claim, error: BaseException) -> bool: ...
@@ -87,7 +88,6 @@ class DatabaseRecords:
 
     def __init__(self, given: TaskSettings) -> None:
         self._settings = given
-        self._begins: Batcher[tuple[Job, Place]] = Batcher(self._begin_all)
 
     @property
     def _rows(self) -> QuerySet[TaskRecord]:
@@ -95,26 +95,30 @@ class DatabaseRecords:
 
     def claim(self, job: Job, place: Place) -> Claim:
         """Take a task over from all earlier deliveries."""
-        return self._claim_first(job, place) or self._claim_later(job, place)
+        first = self.claim_all([(job, place)]) if place.token == 1 else []
+        return first[0] if first else self._claim_later(job, place)
 
-    def _claim_first(self, job: Job, place: Place) -> Claim | None:
-        """Claim a task that nobody had: its row need not be read."""
-        if place.token != 1 or not self._begins.write((job, place)):
-            return None
-        return Claim(Verdict.RUN, job, place.token, in_memory(job, **_begun(place, None, [])))
+    def claim_all(self, items: Sequence[tuple[Job, Place]]) -> list[Claim]:
+        """Claim tasks in their first deliveries to one worker; their rows need not be read.
 
-    def _begin_all(self, items: Sequence[tuple[Job, Place]]) -> list[bool]:
-        """Claim tasks of one worker. If one was somebody's, each is looked at by itself."""
-        changes = _begun(items[0][1], None, [])
-        del changes["message_id"]
+        Return nothing if one was somebody's: the others may be claimed now, and `claim` tells of each.
+        """
+        begun = _begun(items[0][1], None, [])
+        same = {name: value for name, value in begun.items() if name != "message_id"}
+        message_ids = [place.message_id[:64] for _, place in items]
         number = change_rows(
             alias_of(self._settings),
             [Guard(job.id, 0) for job, _ in items],
             before=Status.READY,
-            same=changes,
-            each={"message_id": [place.message_id[:64] for _, place in items]},
+            same=same,
+            each={"message_id": message_ids},
         )
-        return [number == len(items)] * len(items)
+        if number < len(items):
+            return []
+        return [
+            Claim(Verdict.RUN, job, place.token, in_memory(job, **same, message_id=message_id))
+            for (job, place), message_id in zip(items, message_ids, strict=True)
+        ]
 
     def _claim_later(self, job: Job, place: Place) -> Claim:
         while True:
@@ -226,6 +230,9 @@ class NoRecords:
             return Claim(Verdict.USED_UP, job, place.token, record)
         changed(record, _begun(place, None, record.worker_ids))
         return Claim(Verdict.RUN, job, place.token, record)
+
+    def claim_all(self, items: Sequence[tuple[Job, Place]]) -> list[Claim]:
+        return [self.claim(job, place) for job, place in items]
 
     def succeed(self, claim: Claim, value: Any) -> bool:
         return self.succeed_all([(claim, value)])[0]

@@ -11,14 +11,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from django.db import connections
 
 from catmq_client.contrib.django_tasks.working.batching import MOST
-from catmq_client.contrib.django_tasks.working.execution import Attempt, Delivery, Execution
+from catmq_client.contrib.django_tasks.working.execution import Attempt, Begun, Delivery, Execution
 
 log = logging.getLogger("catmq.tasks")
 
@@ -48,6 +48,8 @@ class Threads:
         self._relieved: set[int] = set()
         self._lost: set[int] = set()
         self._ends = False
+        # Since when the ends of tasks are being written, monotonic.
+        self._writing_since: float | None = None
         execution.later = self._return
         for _ in range(count):
             self._start()
@@ -60,11 +62,17 @@ class Threads:
             self._changed.wait_for(lambda: self._room() > 0 or self.is_worn_out, timeout_s)
             return 0 if self.is_worn_out else self._room()
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand messages to threads, which are idle: not more than there is room for.
+
+        Their tasks are claimed here, all by one statement.
+        """
         with self._changed:
-            self._idle -= 1
-            self._left.append(delivery)
-        self._work.put(partial(self._handle, delivery))
+            self._idle -= len(deliveries)
+            self._left += deliveries
+        for some in (deliveries[at : at + MOST] for at in range(0, len(deliveries), MOST)):
+            for delivery, begun in zip(some, self._execution.begin_all(some), strict=True):
+                self._work.put(partial(self._handle, delivery, begun))
 
     def begun(self, attempt: Attempt) -> None:
         """Note what a thread does; the clock watches it."""
@@ -83,6 +91,11 @@ class Threads:
         """Return the ids of the tasks at work."""
         with self._changed:
             return [attempt.claim.job.id for attempt in self._at_work.values()]
+
+    def writing_s(self) -> float:
+        """Return for how long the same ends of tasks have been on their way to the database."""
+        since = self._writing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def drain(self, timeout_s: float) -> list[Delivery]:
         """Wait for what is at work; return what is not done by then."""
@@ -125,10 +138,10 @@ class Threads:
         finally:
             connections.close_all()
 
-    def _handle(self, delivery: Delivery) -> None:
+    def _handle(self, delivery: Delivery, begun: Begun | None) -> None:
         me = threading.get_ident()
         try:
-            self._execution.handle(delivery)
+            self._execution.handle(delivery, begun)
         finally:
             with self._changed:
                 self._at_work.pop(me, None)
@@ -162,7 +175,9 @@ class Threads:
                         self._returned.put(None)
                         break
                     returned.append(one)
+                self._writing_since = time.monotonic()
                 ends = self._execution.write_ends(returned)
+                self._writing_since = None
                 for (attempt, value), is_written in zip(returned, ends, strict=True):
                     self._work.put(partial(self._settle, attempt, value, is_written))
         finally:

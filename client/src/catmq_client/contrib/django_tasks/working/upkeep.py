@@ -1,13 +1,13 @@
-"""Rows of tasks as operators and time change them: retry, discard, prune, counts."""
+"""Rows of tasks as operators and time change them: retry, resend, discard, prune, counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count
+from django.db.models import Count, Min, Q, QuerySet
 from django.utils import timezone
 
 from catmq_client.contrib.django_tasks.compat import task_backends
@@ -36,17 +36,46 @@ def retry(settings: TaskSettings, ids: Iterable[str]) -> int:
     return sum(_retry_one(settings, task_id) for task_id in ids)
 
 
+def resend(settings: TaskSettings, *, older_than: timedelta) -> int:
+    """Send tasks again that are due and have waited for so long; return their number.
+
+    Brokers may have deleted their messages, which they keep for no group that nobody works for. A message
+    that is still there does nothing any more.
+    """
+    ids = _waiting(settings).filter(enqueued_at__lt=timezone.now() - older_than).values_list("pk", flat=True)
+    return sum(_send_again(settings, task_id, (Status.READY,)) for task_id in [*ids])
+
+
+def waiting_since(settings: TaskSettings) -> dict[str, datetime]:
+    """Return when the oldest task that is due was enqueued, by queue."""
+    return dict(_waiting(settings).order_by().values_list("queue_name").annotate(Min("enqueued_at")))
+
+
+def _waiting(settings: TaskSettings) -> QuerySet[TaskRecord]:
+    rows = TaskRecord.objects.using(alias_of(settings)).filter(backend_name=settings.alias)
+    is_due = Q(run_after__isnull=True) | Q(run_after__lte=timezone.now())
+    return rows.filter(is_due, status=Status.READY)
+
+
 def _retry_one(settings: TaskSettings, task_id: str) -> bool:
+    return _send_again(settings, task_id, (Status.FAILED, Status.DISCARDED), more_attempts=1)
+
+
+def _send_again(
+    settings: TaskSettings, task_id: str, statuses: Sequence[str], *, more_attempts: int = 0
+) -> bool:
+    """Make a task wait anew; False if its status is another. Its earlier messages have lower tokens."""
     alias = alias_of(settings)
     rows = TaskRecord.objects.using(alias).filter(pk=task_id, backend_name=settings.alias)
     with transaction.atomic(using=alias):
-        record = rows.filter(status__in=(Status.FAILED, Status.DISCARDED)).first()
+        record = rows.filter(status__in=statuses).first()
         if record is None:
             return False
         token = (record.token // TOKENS_A_MESSAGE + 1) * TOKENS_A_MESSAGE
-        most, now = len(record.worker_ids) + 1, timezone.now()
+        most = len(record.worker_ids) + more_attempts if more_attempts else record.max_attempts
         changes = {"status": Status.READY, "token": token, "max_attempts": most, "finished_at": None}
-        if not rows.filter(status=record.status, token=record.token).update(run_after=now, **changes):
+        mine = rows.filter(status=record.status, token=record.token)
+        if not mine.update(run_after=timezone.now(), **changes):
             return False
         record.max_attempts, record.run_after = most, None
         send(job_of(record, _task_of(record), settings, token=token), settings)

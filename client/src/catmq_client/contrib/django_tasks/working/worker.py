@@ -42,6 +42,8 @@ EMPTY_S = 2.0
 # Each pull of so many prefers the lowest priority.
 REVERSE_EVERY = 10
 HEALTH_EVERY_S = 5.0
+# The ends of tasks cannot be written for so long: the worker is not well.
+STUCK_S = 30.0
 PRUNE_EVERY_S = 60.0
 REPORT_EVERY_S = 300.0
 CLOSE_S = 10.0
@@ -128,9 +130,9 @@ class Worker:
                 room = min(room, self._options.max_tasks - self._taken)
             if not room:
                 continue
-            for message in self._consumer.poll(room, timeout_s=STEP_S):
-                self._taken, self._taken_at = self._taken + 1, time.monotonic()
-                threads.put(message)
+            if taken := self._consumer.poll(room, timeout_s=STEP_S):
+                self._taken, self._taken_at = self._taken + len(taken), time.monotonic()
+                threads.put(taken)
 
     def _is_done(self, threads: Threads) -> bool:
         if self._options.max_tasks is not None and self._taken >= self._options.max_tasks:
@@ -225,6 +227,10 @@ class Worker:
         if not self._options.health_file or time.monotonic() - self._health_at < HEALTH_EVERY_S:
             return
         self._health_at = time.monotonic()
+        if (waited_s := threads.writing_s()) > STUCK_S:
+            what = "the application's database has not answered for %.0f s: the health file is left to age"
+            log.error(f"worker %s: {what}", self.worker_id, waited_s)
+            return
         told = {
             "worker": self.worker_id,
             "pid": os.getpid(),

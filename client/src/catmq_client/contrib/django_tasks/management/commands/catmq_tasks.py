@@ -1,8 +1,9 @@
-"""manage.py catmq_tasks: makes what tasks need, tells of them, retries, discards and deletes them."""
+"""manage.py catmq_tasks: makes what tasks need, tells of them, retries, resends, discards, deletes them."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -18,10 +19,22 @@ from catmq_client.contrib.django_tasks.working import topology, upkeep
 from catmq_client.errors import CatmqError
 
 
+def days(text: str) -> timedelta:
+    """Return so many days, perhaps a fraction. Raises ArgumentTypeError."""
+    try:
+        found = timedelta(days=float(text))
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(f"{text!r} is no number of days") from None
+    if found < timedelta(0):
+        raise ArgumentTypeError(f"{text} is negative")
+    return found
+
+
 class Command(BaseCommand):
     help = (
         "Tasks of a backend: makes their topics, share group and subscriptions (setup), counts them, "
-        "retries and discards them, and deletes those that ended too long ago (prune). "
+        "retries and discards them, sends those again that nobody ran (resend), and deletes those that ended "
+        "too long ago (prune). "
         "Exit codes: 0 done, 1 not all of it, 2 wrong usage."
     )
 
@@ -33,6 +46,18 @@ class Command(BaseCommand):
         for name, what in (("retry", "one more attempt, now"), ("discard", "let them never run")):
             verb = verbs.add_parser(name, help=f"of failed tasks: {what}")
             verb.add_argument("ids", nargs="+", metavar="ID")
+        resend = verbs.add_parser(
+            "resend",
+            help="send tasks again that are due and were not run: without a worker for longer than "
+            "retention_days of the topic, brokers delete their messages",
+        )
+        resend.add_argument(
+            "--older-than",
+            type=days,
+            default=timedelta(days=1),
+            metavar="DAYS",
+            help="those that were enqueued so long ago (default 1)",
+        )
         verbs.add_parser("prune", help="delete tasks that are older than RESULT_DAYS and FAILED_DAYS")
         for verb in verbs.choices.values():
             verb.add_argument(
@@ -53,9 +78,15 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         if settings.results == "none":
             raise CommandError(f"{verb}: with RESULTS 'none' no task is kept", returncode=2)
-        {"status": self._status, "prune": self._prune}.get(verb, lambda _: self._change(settings, options))(
-            settings
-        )
+        if verb == "status":
+            self._status(settings)
+        elif verb == "prune":
+            self._prune(settings)
+        elif verb == "resend":
+            number = upkeep.resend(settings, older_than=options["older_than"])
+            self.stdout.write(f"{number} tasks are sent again")
+        else:
+            self._change(settings, options)
 
     def _set_up(self, settings: TaskSettings, *, dry_run: bool) -> None:
         done = topology.ensure(Admin(connections.transport()), settings, dry_run=dry_run)
@@ -67,6 +98,8 @@ class Command(BaseCommand):
     def _status(self, settings: TaskSettings) -> None:
         for (queue, status), number in sorted(upkeep.counts(settings).items()):
             self.stdout.write(f"{queue}  {status}  {number}")
+        for queue, since in sorted(upkeep.waiting_since(settings).items()):
+            self.stdout.write(f"{queue}: the oldest task that is due was enqueued at {since:%Y-%m-%d %H:%M}")
         outbox = claims.counts(using=alias_of(settings))
         self.stdout.write(f"outbox: {outbox.waiting + outbox.claimed} wait, {outbox.failed} refused")
 
