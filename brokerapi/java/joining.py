@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 MOST_CHARS = 100
-BEATING_S = 20.0  # for which it is believed that the heartbeats of a client count
+BEATING_S = 60.0  # for which it is believed that the heartbeats of a client count
 MOST_BEATING = 20_000
 
 
@@ -160,7 +160,7 @@ class _Beating(NamedTuple):
 
     def is_valid(self) -> bool:
         """Return True if it is not too old, and nobody has left or expired."""
-        if time.monotonic() >= self.until or java_beats.have_ended(self.members):
+        if time.monotonic() >= self.until or java_beats.has_news(self.members):
             return False
         return not holds.has_changed(self.generations)
 
@@ -173,7 +173,7 @@ def _is_gone(java_id: int) -> bool:
         return False
     known = _beating.get(java_id)
     if known is not None and known.is_valid():
-        java_beats.note(known.members)
+        java_beats.note(dict.fromkeys(known.members))
         return False
     try:
         members, has_joined = java_members.beating(java_id)

@@ -30,7 +30,7 @@ START_HOLD_S = 0.3  # while a client counts answers before it starts
 START_ANSWERS = 4
 TICK_S = 1.0  # polls of that time are recorded together, …
 TICKS = 8  # … and of such a part of the session timeout
-SETTLED_S = 20.0  # a client for which nothing changed is looked at in full so often
+SETTLED_S = 60.0  # a client for which nothing changed is looked at in full so often
 SETTLED_FROM_MS = 6_000  # session timeout for which a poll may be recorded a second late
 ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
 MOST_STARTING = 10_000
@@ -71,7 +71,7 @@ class Poll(JavaEndpoint):
         deleted = _deleted_groups(members, versions)
         if not members or len(members) + len(deleted) < len(versions):
             return _deleted(java_id, members)
-        java_members.note_poll(java_id)
+        java_beats.note_poll(java_id)
         _note_poll(java_id)
         for member in members:
             handles.note(member.consumer)
@@ -114,7 +114,7 @@ def _deleted(java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
     """Nobody of that number, or not in all its groups: its next heartbeat tells it to register anew."""
     _recent.pop(java_id, None)
     if members:
-        java_beats.note_ended(one.consumer.member_id for one in members)
+        java_beats.note_news(one.consumer.member_id for one in members)
         java_members.join_anew(java_id)
     holds.pause(f"poll {java_id}", ERROR_HOLD_S)
     return _answer({}, deleted=True)
@@ -186,7 +186,10 @@ def _settled_at(java_id: int, versions: Mapping[str, int]) -> _Settled | None:
     if known is None or known.until < time.monotonic() or known.metadata != snapshot.current().version:
         return None
     same = versions == {one.group: one.version for one in known.members}
-    if not same or java_beats.have_ended(one.consumer.member_id for one in known.members):
+    if java_beats.has_news(one.consumer.member_id for one in known.members):
+        java_members.forget(java_id)  # what is remembered of it may be older than that
+        return None
+    if not same:
         return None
     return None if holds.has_changed(known.generations) else known
 
@@ -206,17 +209,18 @@ def _news_for_settled(call: Call, settled: _Settled, versions: Mapping[str, int]
     """The same for a client that most likely only says that it lives, which is all that is recorded."""
     java_id, members = settled.members[0].java_id, settled.members
     ids = [one.consumer.member_id for one in members]
-    java_beats.note(ids)
+    java_beats.note({one.consumer.member_id: one.version for one in members})
 
     def is_over() -> bool:
-        return java_beats.have_ended(ids) or call.has_hung_up()
+        return java_beats.has_news(ids) or call.has_hung_up()
 
     with holds.place(f"poll {java_id}") as most_s:
         until = time.monotonic() + min(_hold_s(java_id, members), most_s)
         holds.wait(settled.generations, until, is_over=is_over)
-        has_changed = holds.has_changed(settled.generations) or java_beats.have_ended(ids)
+        has_changed = holds.has_changed(settled.generations) or java_beats.has_news(ids)
         if not has_changed or call.has_hung_up():
             return {}
+        java_members.forget(java_id)
         return _look(java_id, _members(java_id, versions), versions)[0]
 
 

@@ -124,11 +124,15 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
 def java_loops() -> list[Loop]:
     """Loops that only Java clients need."""
     return [
-        Loop("java-beats", java_beats.FLUSH_S, java_beats.flush, java_beats.flush),
+        java_beats_loop(),
         Loop("java-callers", java_callers.FLUSH_S, java_callers.flush, java_callers.flush),
         Loop("java-pulls", java_pulls.FLUSH_S, java_pulls.flush),
         leased("java-starts", java_starts.EVERY_S, java_starts.JavaStarts().run_once),
     ]
+
+
+def java_beats_loop() -> Loop:
+    return Loop("java-beats", java_beats.FLUSH_S, java_beats.flush, java_beats.flush)
 
 
 def leased(

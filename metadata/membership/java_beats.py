@@ -7,71 +7,72 @@ changed, so that it lives is all that there is to write: one UPDATE a second for
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
-from metadata.db.clock import UtcNow
+from metadata.db.clock import UtcNow, before
 from metadata.db.contact import contact
 from metadata.db.transactions import reachable
 from metadata.grouping import chunks
+from metadata.membership import java_members
 from metadata.models import ConsumerGroupConsumer, Heartbeat
 
 FLUSH_S = 1.0
 MOST_ROWS = 500  # of one statement
-MOST_ENDED = 20_000
+MOST_NEW = 20_000
 
 _guard = threading.Lock()
-_members: set[int] = set()  # that lived since the last flush
+_members: dict[int, int | None] = {}  # that lived since the last flush → version that it has
 _clients: set[int] = set()  # that asked for news, and of which this is to be written down
-_ended: set[int] = set()  # members that are to be looked at in full
+_new: set[int] = set()  # members that are to be looked at in full
 
 
-def note(members: Iterable[int]) -> None:
-    """Note that members live."""
+def note(members: Mapping[int, int | None]) -> None:
+    """Note that members live, with the version that each of them has, if it is known."""
     with _guard:
         _members.update(members)
 
 
 def note_poll(java_id: int) -> None:
-    """Note that a client asked for news."""
-    with _guard:
-        _clients.add(java_id)
+    """Note that a client asked for news; the first time it is written down at once."""
+    if java_members.note_poll(java_id):
+        with _guard:
+            _clients.add(java_id)
 
 
 def note_found(members: Iterable[int]) -> None:
     """Note that members were looked at in full, and are there."""
     with _guard:
-        _ended.difference_update(members)
+        _new.difference_update(members)
 
 
-def note_ended(members: Iterable[int]) -> None:
+def note_news(members: Iterable[int]) -> None:
     """Note that members are to be looked at in full."""
     with _guard:
-        if len(_ended) >= MOST_ENDED:
-            _ended.clear()
-        _ended.update(members)
+        if len(_new) >= MOST_NEW:
+            _new.clear()
+        _new.update(members)
 
 
-def have_ended(members: Iterable[int]) -> bool:
-    """Return True if one of these members was found to have left, to have expired, or to lack another one
-    of its client."""
+def has_news(members: Iterable[int]) -> bool:
+    """Return True if one of these members is to be looked at in full."""
     with _guard:
-        return not _ended.isdisjoint(members)
+        return not _new.isdisjoint(members)
 
 
 def flush() -> None:
     """Write down what was noted. Raises MetadataUnavailable, and then it is left for the next flush."""
     with _guard:
-        members, clients = sorted(_members), sorted(_clients)
+        members, clients = dict(_members), sorted(_clients)
         _members.clear()
         _clients.clear()
     try:
         with reachable():
-            for some in chunks(members, MOST_ROWS):
-                _record(some)
             for some in chunks(clients, MOST_ROWS):
                 # One without a time is to join its groups anew, and a time would hide that.
                 rows = ConsumerGroupConsumer.objects.filter(java_id__in=some, java_polled_at__isnull=False)
                 rows.update(java_polled_at=UtcNow())
+            for ids in chunks(sorted(members), MOST_ROWS):
+                _record({one: members[one] for one in ids})
     except Exception:
         with _guard:
             _members.update(members)
@@ -79,10 +80,18 @@ def flush() -> None:
         raise
 
 
-def _record(members: Sequence[int]) -> None:
-    """Record that members live, and remember those that do not, or whose client is to join anew."""
-    rows = Heartbeat.objects.filter(pk__in=members)
-    alive = list(rows.filter(membership__java_polled_at__isnull=False).values_list("pk", flat=True))
-    rows.filter(pk__in=alive).update(last_seen=UtcNow())
+def _record(members: Mapping[int, int | None]) -> None:
+    """Record that members live. Those that do not, or whose client is told something or polls no more, are
+    looked at in full."""
+    rows = Heartbeat.objects.filter(pk__in=sorted(members))
+    columns = ("pk", "membership__java_version", "membership__java_polled_at", "now")
+    same = [
+        pk
+        for pk, version, polled_at, now in rows.annotate(now=UtcNow()).values_list(*columns)
+        if members[pk] in (None, version)
+        and polled_at is not None
+        and polled_at > before(now, seconds=java_members.SILENT_S)
+    ]
+    rows.filter(pk__in=same).update(last_seen=UtcNow())
     contact.recorded()
-    note_ended(set(members) - set(alive))
+    note_news(members.keys() - set(same))
