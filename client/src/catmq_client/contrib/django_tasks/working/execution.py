@@ -43,6 +43,8 @@ MISSING_PAUSE_S = 5.0
 TROUBLE_PAUSE_S = 1.0
 # The end of a task is written again for so long while the database is away.
 PERSIST_S = 60.0
+# Errors of MySQL about a value that drivers count as the server's trouble: no JSON, too deep, too large.
+REFUSED = frozenset((1153, 3140, 3141, 3157))
 
 
 class TaskTimeout(CatmqError, code="task_timeout"):
@@ -375,6 +377,8 @@ class Execution:
             try:
                 return work()
             except (OperationalError, InterfaceError) as error:
+                if error.args and error.args[0] in REFUSED:
+                    raise
                 if self._is_stopping() or (not for_ever and time.monotonic() > give_up_at):
                     log.error("a task is left to the end of its lease, the database is away: %s", error)
                     return None
