@@ -127,6 +127,7 @@ ON_SERVERS = {
 FOREIGN = (
     Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),
     Step("foreign-native", (str(BIN / "python"), "-m", "tests.foreign.native"), 400),
+    Step("foreign-oldest", (str(BIN / "python"), "-m", "tests.foreign.oldest"), 240),
     Step("foreign-celery", (str(BIN / "python"), "-m", "tests.foreign.celery"), 900),
 )
 GROUPS = {

@@ -75,7 +75,7 @@ def test_a_new_task_is_ready_and_can_be_asked_for(stage: Stage) -> None:
         calls.add.get_result("nothing")
 
 
-@pytest.mark.parametrize("wrong", [object(), {1, 2}, float("nan"), datetime.now(UTC), b"\xff"])
+@pytest.mark.parametrize("wrong", [object(), {1, 2}, float("nan"), datetime.now(UTC), b"\xff", "\ud800"])
 def test_arguments_that_are_no_json_are_refused_and_nothing_is_written(stage: Stage, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"the arguments of task .*calls\.add must be JSON"):
         calls.add.enqueue(wrong)
@@ -263,9 +263,32 @@ def test_a_backoff_that_returns_none_ends_the_task(stage: Stage) -> None:
 def test_exits_and_values_that_cannot_be_kept_fail_the_task_and_not_the_worker(stage: Stage) -> None:
     with with_options(MAX_ATTEMPTS=1):
         made = [calls.leave.enqueue(), calls.odd.enqueue(), calls.large.enqueue(), calls.add.enqueue(1)]
-        done = stage.run(*made)
-    assert [one.status for one in done] == ["FAILED", "FAILED", "FAILED", "SUCCESSFUL"]
+        done = stage.run(*made, calls.half.enqueue())
+    assert [one.status for one in done] == ["FAILED", "FAILED", "FAILED", "SUCCESSFUL", "FAILED"]
     assert [errors(one.id) for one in made[:3]] == [["SystemExit"], ["TypeError"], ["ResultRefused"]]
+    assert "calls.half must be JSON: '\\ud800' is half of a character" in done[4].errors[0]["traceback"]
+
+
+@pytest.mark.skipif(ENGINE != "mysql", reason="SQLite takes JSON of any depth")
+def test_a_value_that_only_the_database_refuses_fails_the_task_at_once(stage: Stage) -> None:
+    done = stage.run(calls.deep.enqueue(), calls.add.enqueue(1))
+    assert [one.status for one in done] == ["FAILED", "SUCCESSFUL"]
+    assert "ResultRefused: the result of task" in done[0].errors[0]["traceback"]
+
+
+def test_an_error_of_a_value_is_not_taken_for_a_database_that_is_away(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL's own words for text that is no JSON, as its driver raises them."""
+
+    def refused(*_: Any) -> Any:
+        raise OperationalError(3140, "Invalid JSON text")
+
+    monkeypatch.setattr(records.DatabaseRecords, "succeed_all", refused)
+    monkeypatch.setattr(records.DatabaseRecords, "succeed", refused)
+    result = calls.add.enqueue(1)
+    assert stage.run(result)[0].status == "FAILED"
+    assert errors(result.id) == ["ResultRefused"]
 
 
 def test_a_value_that_is_too_large_is_not_made_again(stage: Stage) -> None:

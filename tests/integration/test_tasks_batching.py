@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from catmq_client.contrib.django_tasks.jobs import Job, parse
 from catmq_client.contrib.django_tasks.testing import _Taken
-from catmq_client.contrib.django_tasks.working import execution, records, worker
+from catmq_client.contrib.django_tasks.working import execution, records, threads, worker
 from catmq_client.contrib.django_tasks.working.execution import Execution
 from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
 from tests.support.tasking import calls
@@ -139,26 +139,35 @@ def test_a_task_that_returned_is_not_over_before_that_is_written(
     connections.close_all()
 
 
-def test_a_worker_whose_database_hangs_lets_its_health_file_age(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("statement", ["claim_all", "claim", "succeed_all"])
+def test_a_worker_whose_database_hangs_says_so_and_lets_its_health_file_age(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    statement: str,
 ) -> None:
-    """A connection without an answer raises nothing: the thread that writes the ends of tasks waits on."""
-    real, begun, may = DatabaseRecords.succeed_all, threading.Event(), threading.Event()
+    """A connection without an answer raises nothing: the thread that has it waits on."""
+    real, begun, may = getattr(DatabaseRecords, statement), threading.Event(), threading.Event()
 
-    def succeed_all(self: DatabaseRecords, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
+    def hanging(*args: Any) -> Any:
         begun.set()
         assert may.wait(10)
-        return real(self, items)
+        return real(*args)
 
-    monkeypatch.setattr(DatabaseRecords, "succeed_all", succeed_all)
+    monkeypatch.setattr(DatabaseRecords, statement, hanging)
+    if statement == "claim":
+        monkeypatch.setattr(Execution, "begin_all", lambda _, some: [None] * len(some))
     monkeypatch.setattr(worker, "HEALTH_EVERY_S", 0.0)
-    monkeypatch.setattr(worker, "STUCK_S", 0.2)
+    monkeypatch.setattr(threads, "STUCK_S", 0.2)
+    monkeypatch.setattr(threads, "WARN_EVERY_S", 0.0)
     path, result = tmp_path / "health", calls.add.enqueue(1)
     with stage.worker(health_file=str(path)):
         assert begun.wait(10)
-        until(lambda: "the application's database has not answered for" in caplog.text)
+        until(lambda: caplog.text.count("the application's database has not answered for") > 2)
         path.unlink()
-        until(lambda: caplog.text.count("has not answered for") > 3)
+        until(lambda: caplog.text.count("has not answered for") > 5)
         assert not path.exists()
         may.set()
         until(path.exists)

@@ -44,6 +44,9 @@ class Execution:
         assert self.may.wait(10)
         self.done.append(delivery)
 
+    def waiting_s(self) -> float:
+        return 0.0
+
     def end(self, attempt: Any, error: BaseException) -> bool:
         self.ended.append(error)
         return True

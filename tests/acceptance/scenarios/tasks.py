@@ -26,8 +26,8 @@ from tests.support.waiting import until
 
 WORKSHOP = "tests/acceptance/programs/workshop"
 CLERKS, WORKERS, LEASE_S = 2, 3, 5.0
-# A task lasts 50 ms; on a busy machine a worker may come late.
-MOMENT_S, BUSY_S = 1.0, 2.0
+# A task lasts 50 ms. A short play is one of many tests at a time, so that a worker may come late.
+MOMENT_S, BUSY_S, MANY = 1.0, 2.0, 10
 REPORT = """
 import json
 from catmq_client.contrib.django_outbox.models import OutboxMessage
@@ -161,9 +161,10 @@ class Workshop:
                 # Without a beginning the worker was killed between its claim and the task.
                 if number in times and number + 1 in times:
                     gaps.append(times[number + 1] - times[number])
-        most_s = LEASE_S + MOMENT_S + BUSY_S
+        is_short = self.kills < MANY
+        most_s = LEASE_S + MOMENT_S + (BUSY_S if is_short else 0.0)
         assert max(gaps) <= most_s, f"a task was RUNNING without a worker for {max(gaps):.1f} s"
-        assert lost or self.kills < 10, "no worker had a task when it was killed"
+        assert lost or is_short, "no worker had a task when it was killed"
         return f"{lost} attempts lost, begun again after {max(gaps):.1f} s at most (lease {LEASE_S:.0f} s)"
 
 

@@ -68,6 +68,20 @@ def odd() -> Any:
 
 
 @task
+def half() -> str:
+    return "\ud800"
+
+
+@task(max_attempts=1)
+def deep() -> list[Any]:
+    """Deeper than MySQL (100) and MariaDB (32) take."""
+    made: list[Any] = []
+    for _ in range(200):
+        made = [made]
+    return made
+
+
+@task
 def large() -> str:
     return "x" * 2_000_000
 

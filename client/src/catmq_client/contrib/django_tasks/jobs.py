@@ -74,10 +74,7 @@ class Job:
         """Return the body of its message. Raises ValueError for what is no JSON, or too large."""
         # Not asdict, which copies all arguments.
         told = {"v": VERSION, **{name: getattr(self, name) for name in _FIELDS}}
-        try:
-            data = json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"the arguments of task {self.path} must be JSON: {error}") from error
+        data = _encoded(told, f"the arguments of task {self.path}")
         if len(data) > MOST_BYTES:
             raise ValueError(
                 f"the arguments of task {self.path} are too large: its message has {len(data)} bytes, and "
@@ -116,11 +113,19 @@ def plain_of(value: Any, what: str) -> Any:
 def json_of(value: Any, what: str) -> Any:
     """Return a value that JSON can write. Raises TypeError or ValueError naming `what` is wrong."""
     plain = plain_of(value, what)
+    _encoded(plain, what)
+    return plain
+
+
+def _encoded(plain: Any, what: str) -> bytes:
     try:
-        json.dumps(plain, allow_nan=False).encode()
+        # Not as \u escapes: those hide a lone surrogate, which MySQL does not take.
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        found = error.object[error.start]
+        raise ValueError(f"{what} must be JSON: {found!r} is half of a character, no text") from None
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what} must be JSON: {error}") from error
-    return plain
 
 
 def alias_of(settings: TaskSettings) -> str:

@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django.conf import settings as django_settings
@@ -43,6 +44,8 @@ MISSING_PAUSE_S = 5.0
 TROUBLE_PAUSE_S = 1.0
 # The end of a task is written again for so long while the database is away.
 PERSIST_S = 60.0
+# Errors of MySQL about a value that drivers count as the server's trouble: no JSON, too deep, too large.
+REFUSED = frozenset((1153, 3140, 3141, 3157))
 
 
 class TaskTimeout(CatmqError, code="task_timeout"):
@@ -135,6 +138,21 @@ class Execution:
         self._renew_connections: Callable[[], object] = _nothing if is_test else _renew_connections
         self._passes = (KeyboardInterrupt,) if is_test else ()
         self._records = records_of(settings)
+        # By thread: since when the database has owed it an answer, monotonic.
+        self._asked: dict[int, float] = {}
+
+    def waiting_s(self) -> float:
+        """Return for how long the database has owed the answer that a thread has waited for the longest."""
+        return max((time.monotonic() - since for since in [*self._asked.values()]), default=0.0)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        me = threading.get_ident()
+        self._asked[me] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._asked[me]
 
     def begin_all(self, deliveries: Sequence[Delivery]) -> list[Begun | None]:
         """Claim the tasks of messages that came together by one statement; return what `handle` takes.
@@ -146,7 +164,8 @@ class Execution:
         firsts = [self._first_of(delivery) for delivery in deliveries]
         items = [(job, place) for job, place, _ in filter(None, firsts)]
         try:
-            claims = iter(self._records.claim_all(items) if items else ())
+            with self._asking():
+                claims = iter(self._records.claim_all(items) if items else ())
         except Exception as error:  # noqa: BLE001 - each is claimed alone then, and has its own error
             log.debug("%d tasks could not be claimed together: %s", len(items), error)
             claims = iter(())
@@ -192,7 +211,8 @@ class Execution:
         """Write the ends of tasks that returned by one statement; return for each what `settle` takes."""
         self._renew_connections()
         try:
-            return self._records.succeed_all([(attempt.claim, value) for attempt, value in returned])
+            with self._asking():
+                return self._records.succeed_all([(attempt.claim, value) for attempt, value in returned])
         except Exception as error:  # noqa: BLE001 - each is written alone then, and has its own error
             log.debug("the ends of %d tasks could not be written together: %s", len(returned), error)
             return [None] * len(returned)
@@ -373,8 +393,11 @@ class Execution:
         backoff, give_up_at = Backoff(), time.monotonic() + PERSIST_S
         while True:
             try:
-                return work()
+                with self._asking():
+                    return work()
             except (OperationalError, InterfaceError) as error:
+                if error.args and error.args[0] in REFUSED:
+                    raise
                 if self._is_stopping() or (not for_ever and time.monotonic() > give_up_at):
                     log.error("a task is left to the end of its lease, the database is away: %s", error)
                     return None

@@ -23,6 +23,8 @@ from catmq_client.contrib.django_tasks.working.execution import Attempt, Begun, 
 log = logging.getLogger("catmq.tasks")
 
 CLOCK_S = 0.2
+# The database owes an answer for so long: the worker is not well, and says so this often.
+STUCK_S, WARN_EVERY_S = 30.0, 30.0
 
 
 class Threads:
@@ -48,8 +50,7 @@ class Threads:
         self._relieved: set[int] = set()
         self._lost: set[int] = set()
         self._ends = False
-        # Since when the ends of tasks are being written, monotonic.
-        self._writing_since: float | None = None
+        self._warn_at = 0.0
         execution.later = self._return
         for _ in range(count):
             self._start()
@@ -92,10 +93,9 @@ class Threads:
         with self._changed:
             return [attempt.claim.job.id for attempt in self._at_work.values()]
 
-    def writing_s(self) -> float:
-        """Return for how long the same ends of tasks have been on their way to the database."""
-        since = self._writing_since
-        return 0.0 if since is None else time.monotonic() - since
+    def is_stuck(self) -> bool:
+        """Return True if the application's database does not answer: such a connection raises nothing."""
+        return self._execution.waiting_s() > STUCK_S
 
     def drain(self, timeout_s: float) -> list[Delivery]:
         """Wait for what is at work; return what is not done by then."""
@@ -175,9 +175,7 @@ class Threads:
                         self._returned.put(None)
                         break
                     returned.append(one)
-                self._writing_since = time.monotonic()
                 ends = self._execution.write_ends(returned)
-                self._writing_since = None
                 for (attempt, value), is_written in zip(returned, ends, strict=True):
                     self._work.put(partial(self._settle, attempt, value, is_written))
         finally:
@@ -195,12 +193,21 @@ class Threads:
         while not self._ends:
             time.sleep(CLOCK_S)
             try:
+                self._warn_if_stuck()
                 for me, attempt in self._late():
                     self._give_up(me, attempt)
             except Exception:
                 log.exception("internal error in the clock of tasks; continuing")
             finally:
                 connections.close_all()
+
+    def _warn_if_stuck(self) -> None:
+        """Say it from here: the thread that takes messages may be one of those that wait."""
+        if not self.is_stuck() or time.monotonic() < self._warn_at:
+            return
+        self._warn_at = time.monotonic() + WARN_EVERY_S
+        what = "the application's database has not answered for %.0f s; a health file is left to age"
+        log.error(what, self._execution.waiting_s())
 
     def _late(self) -> list[tuple[int, Attempt]]:
         now = time.monotonic()

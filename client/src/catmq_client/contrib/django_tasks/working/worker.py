@@ -42,8 +42,6 @@ EMPTY_S = 2.0
 # Each pull of so many prefers the lowest priority.
 REVERSE_EVERY = 10
 HEALTH_EVERY_S = 5.0
-# The ends of tasks cannot be written for so long: the worker is not well.
-STUCK_S = 30.0
 PRUNE_EVERY_S = 60.0
 REPORT_EVERY_S = 300.0
 CLOSE_S = 10.0
@@ -227,9 +225,7 @@ class Worker:
         if not self._options.health_file or time.monotonic() - self._health_at < HEALTH_EVERY_S:
             return
         self._health_at = time.monotonic()
-        if (waited_s := threads.writing_s()) > STUCK_S:
-            what = "the application's database has not answered for %.0f s: the health file is left to age"
-            log.error(f"worker %s: {what}", self.worker_id, waited_s)
+        if threads.is_stuck():
             return
         told = {
             "worker": self.worker_id,
