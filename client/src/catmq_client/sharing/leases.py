@@ -30,8 +30,7 @@ LINGER_S = 0.01
 PREFETCH = 16
 # Messages are held ahead that the application will begin with in this time, s.
 AHEAD_S = 1.0
-# Part of max_processing_ms after which it is looked whether it has passed.
-LOOKED_AFTER = 1 / 4
+LOOKED_AFTER = 1 / 4  # part of max_processing_ms after which it is looked whether it has passed
 # Longest pause before a report of a run is repeated whose node does not answer, s.
 PAUSE_S = 1.0
 # What a delivery may be put off by, s.
@@ -156,6 +155,10 @@ class LeaseBook(GroupState):
             self._tell_room()
         return taken
 
+    def _tell_room(self) -> None:
+        if self.room():  # to wake a thread costs more than to count
+            self.changed.room.notify_all()
+
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         owned.finish(offset, version)
         self.finished += 1
@@ -172,11 +175,6 @@ class LeaseBook(GroupState):
         """The application is done with messages of a run: there may be room, and news."""
         self.progress_at = time.monotonic()
         self._tell(owned)
-
-    def _tell_room(self) -> None:
-        """Wake who waits for room, if there is some: to wake a thread costs more than to count."""
-        if self.room():
-            self.changed.room.notify_all()
 
     def _tell(self, owned: OwnedQueue) -> None:
         self._tell_room()

@@ -7,19 +7,19 @@ import random
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, reset_queries
 
-from catmq_client.contrib.django_tasks.compat import TaskContext, task_backends, task_finished, task_started
+from catmq_client.contrib.django_tasks.compat import task_backends, task_finished, task_started
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import MOST_BYTES, Job, WrongMessage, json_of, parse, send
+from catmq_client.contrib.django_tasks.jobs import Job, WrongMessage, parse, send
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
+from catmq_client.contrib.django_tasks.working.attempts import Attempt, Begun, Delivery, ResultRefused, call
 from catmq_client.contrib.django_tasks.working.records import (
     Claim,
     Place,
@@ -48,68 +48,8 @@ PERSIST_S = 60.0
 REFUSED = frozenset((1153, 3140, 3141, 3157))
 
 
-class TaskTimeout(CatmqError, code="task_timeout"):
-    """An attempt took longer than it may; its thread cannot be stopped."""
-
-    # Where its thread was.
-    told: str | None = None
-
-
-class ResultRefused(ValueError):
-    """A task returned what no row can have: too much, or text that the database refuses."""
-
-
 class TaskRecordMissing(CatmqError, code="task_record_missing"):
     """A message of a task without a row: its transaction was rolled back, or the row was deleted."""
-
-
-class Delivery(Protocol):
-    """A message, and what is said of it."""
-
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def message_id(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def deliveries(self) -> int: ...
-    def accept(self) -> bool: ...
-    def release(self) -> bool: ...
-    def reject(self, error: BaseException | str = "") -> bool: ...
-
-
-class Attempt:
-    """A task at work. Its end is written once: by the thread that calls it, or by the clock."""
-
-    def __init__(self, claim: Claim, task: AnyTask, delivery: Delivery) -> None:
-        self.claim, self.task, self.delivery = claim, task, delivery
-        self.result: AnyResult = claim.record.result(task)
-        limit_s = claim.job.timeout
-        self.deadline = None if limit_s is None else time.monotonic() + limit_s
-        self.thread = threading.get_ident()
-        self._lock, self._over = threading.Lock(), False
-
-    def end(self) -> bool:
-        """Return True to the first who asks: it writes the end."""
-        with self._lock:
-            was_over, self._over = self._over, True
-            return not was_over
-
-    def timed_out(self) -> TaskTimeout:
-        """Return the error of an attempt that takes too long, with the place where it is."""
-        error = TaskTimeout(f"task {self.claim.job.path} did not return within {self.claim.job.timeout} s")
-        frame = sys._current_frames().get(self.thread)
-        where = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        error.told = f"{where}{type(error).__name__}: {error}\n"
-        return error
-
-
-class Begun(NamedTuple):
-    """A task that was claimed together with others, and is to be called."""
-
-    claim: Claim
-    task: AnyTask
 
 
 class Execution:
@@ -305,7 +245,7 @@ class Execution:
         _tell(task_started, self._settings, attempt.result)
         error, value = None, None
         try:
-            value = _call(attempt)
+            value = call(attempt)
         except self._passes:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit in a task fails the task, not the worker
@@ -404,21 +344,6 @@ class Execution:
                 log.warning("the application's database cannot be used, will retry: %s", error)
                 time.sleep(backoff.next_s())
                 self._renew_connections()
-
-
-def _call(attempt: Attempt) -> Any:
-    """Return what the task returns, as JSON has it. Raises ResultRefused, and what the task raises."""
-    task, result = attempt.task, attempt.result
-    first = (TaskContext(task_result=result),) if task.takes_context else ()
-    value = json_of(
-        task.call(*first, *result.args, **result.kwargs), f"the result of task {task.module_path}"
-    )
-    size = len(repr(value))
-    if size > MOST_BYTES:
-        raise ResultRefused(
-            f"task {task.module_path} returned about {size} bytes: at most {MOST_BYTES} are kept"
-        )
-    return value
 
 
 def _tell(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
