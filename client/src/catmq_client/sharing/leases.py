@@ -33,8 +33,7 @@ AHEAD_S = 1.0
 LOOKED_AFTER = 1 / 4  # part of max_processing_ms after which it is looked whether it has passed
 # Longest pause before a report of a run is repeated whose node does not answer, s.
 PAUSE_S = 1.0
-# What a delivery may be put off by, s.
-MOST_DELAY_S = 366 * 86_400
+MOST_DELAY_S = 366 * 86_400  # that a delivery may be put off by
 
 
 class LeaseBook(GroupState):
