@@ -17,8 +17,9 @@ from typing import Any
 
 from django.db import connections
 
+from catmq_client.contrib.django_tasks.working.attempts import Attempt, Begun, Delivery
 from catmq_client.contrib.django_tasks.working.batching import MOST
-from catmq_client.contrib.django_tasks.working.execution import Attempt, Begun, Delivery, Execution
+from catmq_client.contrib.django_tasks.working.execution import Execution
 
 log = logging.getLogger("catmq.tasks")
 
