@@ -135,6 +135,7 @@ PLACES = {
     "port": "port of the database server",
     "primary_answers": "true if the primary still answers",
     "queue": "id of the queue",
+    "queue_strict": "false: if `queue` takes no messages, another queue of the topic will do",
     "queues": "queues",
     "rebalances": "rebalances",
     "table": "table of the queue's messages",

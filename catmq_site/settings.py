@@ -71,6 +71,7 @@ TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "APP_DIRS": True,
+        "DIRS": [BASE_DIR / "portal" / "templates"],  # before those of the admin, which are replaced
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
@@ -88,7 +89,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 USE_TZ = True
 TIME_ZONE = "UTC"
-LANGUAGE_CODE = "en"
+LANGUAGE_CODE = config.language
 USE_I18N = True
 LANGUAGES = (("en", "English"), ("zh-hans", "简体中文"))
 LANGUAGE_COOKIE_AGE = 365 * 86_400  # s

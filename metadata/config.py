@@ -32,6 +32,7 @@ FOREIGN = ("CATMQ_URL", "CATMQ_API_KEY", "CATMQ_ADMIN_USER", "CATMQ_ADMIN_PASSWO
 FOREIGN_PREFIXES = ("CATMQ_NODE_", "CATMQ_TEST_")
 HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
+LANGUAGES = ("en", "zh-hans")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
 MEANING = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
@@ -92,6 +93,7 @@ class Config:
     alarm_dead_per_hour: int = 10  # new dead letters of a group within an hour that raise an alarm
     alarm_full_days: int = 7  # days until a node is full, at its present growth, that raise an alarm
     alarm_emails: tuple[str, ...] = ()  # recipients of all alarms
+    language: str = "en"  # language of mails, and of pages if the browser asks for none: en or zh-hans
     smtp_url: str = _secret("")  # mail server, such as smtps://user:password@host:465; empty: no mail
     mail_domains: tuple[str, ...] = ()  # allowed domains of recipients, such as example.org; empty: any
     mail_from: str = ""  # sender address of mails; empty: catmq@<host name>
@@ -240,6 +242,8 @@ def _check(config: Config) -> None:
         raise ConfigError("CATMQ_ALARM_FREE_PERCENT must be more than CATMQ_MIN_FREE_PERCENT and below 100.")
     if config.process not in PROCESSES:
         raise ConfigError(f"CATMQ_PROCESS must be one of {', '.join(PROCESSES)}.")
+    if config.language not in LANGUAGES:
+        raise ConfigError(f"CATMQ_LANGUAGE must be one of {', '.join(LANGUAGES)}, not {config.language!r}.")
     _check_database(config)
     for key in config.encryption_keys:
         _check_fernet(key)

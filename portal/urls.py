@@ -12,7 +12,7 @@ from portal.auth.logins import LoginForm
 from portal.views.failures import failures, redriving
 from portal.views.groups import consumers, group_actions, groups, leases, resetting, subscribing
 from portal.views.jobs import operations, pipeline, reports
-from portal.views.messages import messages, sending
+from portal.views.messages import exporting, messages, sending
 from portal.views.nodes import node_actions, node_places, nodes
 from portal.views.system import (
     alarms,
@@ -23,6 +23,7 @@ from portal.views.system import (
     overview,
     parts,
     preferences,
+    saved_filters,
     search,
 )
 from portal.views.topics import delayed, tokens, topic_actions, topics
@@ -49,8 +50,11 @@ urlpatterns = [
     path("language", set_language, name="set_language"),
     path("theme", preferences.theme, name="theme"),
     page("help", preferences.keys, "help"),
+    page("filters/save", saved_filters.save, "filter-save"),
+    page("filters/delete", saved_filters.delete, "filter-delete"),
     page("parts", parts.parts, "parts"),
     page("search", search.search, "search"),
+    page("names/<str:kind>", search.names, "names"),
     page("password", own_password.ChangePassword, "password"),
     page("", overview.overview, "overview"),
     page("topics", topics.topics_list, "topics"),
@@ -94,6 +98,7 @@ urlpatterns = [
     page("consumers", consumers.consumers, "consumers"),
     page("rebalances", consumers.rebalances, "rebalances"),
     page("messages", messages.messages, "messages"),
+    page("export/messages", exporting.download, "messages-download"),
     page("messages/<str:topic>/<str:message_id>", messages.message, "message"),
     page("messages/<str:topic>/<str:message_id>/body", messages.message_body, "message-body"),
     page("messages/<str:topic>/<str:message_id>/resend", sending.Resend, "message-resend"),
@@ -108,6 +113,7 @@ urlpatterns = [
     page("nodes/<str:name>/adopt", node_places.AdoptNode, "node-adopt"),
     page("nodes/<str:name>/delete", node_actions.DeleteNode, "node-delete"),
     page("brokers", brokers.brokers_list, "brokers"),
+    page("java-clients", brokers.java_clients, "java-clients"),
     page("brokers/<str:name>/state", brokers.SetBrokerState, "broker-state"),
     page("brokers/<str:name>/forget", brokers.ForgetBroker, "broker-forget"),
     page("alarms", alarms.alarms_list, "alarms"),

@@ -24,6 +24,7 @@ from brokerapi.http import errors, renderers
 from brokerapi.http.formats import JSON
 from brokerapi.http.parsers import invalid, read_bytes
 from metadata.actors import Actor
+from metadata.brokers import java_callers
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Forbidden, Invalid, Malformed, NotFound, RateLimited, Unavailable
@@ -38,6 +39,7 @@ SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
 MOST_KNOWN = 10_000  # addresses
+CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 
 _networks = addresses.networks(config.java_networks)
 _guard = threading.Lock()
@@ -105,6 +107,17 @@ def check_rate(address: str) -> None:
     )
 
 
+def client_of(name: str, version: str) -> str:
+    """Return which client this is, and its version; CatMQ's names end in a blank.
+
+    >>> client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"), client_of("10.0.0.5|1|280 ", "${project.version}")
+    ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
+    """
+    if name.endswith(" ") or version == CATMQ_VERSION:
+        return "catmq-java" if version == CATMQ_VERSION else f"catmq-java/{version}"
+    return f"pmq-java/{version}"
+
+
 def with_token(actor: Actor, token: str | None) -> Actor:
     """Return the actor whose API key a request has as its token; the same actor for any other token."""
     key = snapshot.find_key(api_keys.digest(token)) if token else None
@@ -123,13 +136,20 @@ class JavaEndpoint(Endpoint):
     @extend_schema(exclude=True)
     def post(self, call: Call) -> HttpResponse:
         """Answer a call."""
+        address, sdk = call.request.META.get("REMOTE_ADDR", ""), ""
+        outcome: java_callers.Outcome = "answered"
         try:
-            call.actor = java_actor(call.request.META.get("REMOTE_ADDR", ""))
+            call.actor = java_actor(address)
             if self.limited:
                 check_rate(call.actor.address)
-            return said(call, self.answer_to(call, self.body.read(call.request)))
+            asked = self.body.read(call.request)
+            sdk = client_of("", asked.sdkVersion) if asked.sdkVersion else ""
+            return said(call, self.answer_to(call, asked))
         except Exception as error:  # noqa: BLE001 - as Endpoint does: refused() logs what is a bug
+            outcome = "limited" if isinstance(error, RateLimited) else "refused"
             return self.refused(call, error)
+        finally:
+            java_callers.count(address=address, sdk=sdk, outcome=outcome)
 
     def answer_to(self, call: Call, asked: Any) -> dict[str, Any]:
         raise NotImplementedError

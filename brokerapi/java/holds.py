@@ -20,7 +20,7 @@ from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 SHORT_S = 1.0
-LOOK_S = 2.0  # between two looks whether a client is still there
+LOOK_S = 3.5  # between two looks whether a wait is over, as when a client is gone
 EMPTY: Mapping[int, int] = {}
 
 # Where pulls have all places, some of the other threads wait for a moment.
@@ -86,11 +86,11 @@ def wait(
     until: float,
     offsets: Mapping[int, int] = EMPTY,
     *,
-    has_hung_up: Callable[[], bool] | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> None:
     """Return when a group has another generation than was `seen`, a queue messages behind the offset given
     for it, the client is gone, the broker stops, or the time is over. The caller has a place."""
-    look_s = LOOK_S if has_hung_up is not None else float("inf")
+    look_s = LOOK_S if is_over is not None else float("inf")
     close_old_connections()
     while (left_s := until - time.monotonic()) > 0:
         changed = threading.Event()
@@ -104,5 +104,5 @@ def wait(
                 return
             with limiter.aside():
                 changed.wait(min(left_s, look_s))
-        if has_hung_up is not None and has_hung_up():
+        if is_over is not None and is_over():
             return

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
-from typing import Any
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
-from brokerapi.java import handles, polling
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
+from brokerapi.java import handles, holds, polling
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, client_of
 from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
+from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, Conflict, Gone, Invalid, NotFound
 from metadata.groups import groups
-from metadata.membership import consumers, java_members
+from metadata.membership import consumers, java_beats, java_members
 
 log = logging.getLogger(__name__)
 
 NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 MOST_CHARS = 100
-CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
+BEATING_S = 60.0  # for which it is believed that the heartbeats of a client count
+MOST_BEATING = 20_000
 
 
 class RegisterRequest(JavaRequest):
@@ -129,17 +132,6 @@ def instance_name(name: str) -> str:
     return member_name(f"{words[0]}|{words[3]}" if has_port else name)
 
 
-def client_of(name: str, version: str) -> str:
-    """Return which client this is, and its version; CatMQ's names end in a blank.
-
-    >>> client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"), client_of("10.0.0.5|1|280 ", "${project.version}")
-    ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
-    """
-    if name.endswith(" ") or version == CATMQ_VERSION:
-        return "catmq-java" if version == CATMQ_VERSION else f"catmq-java/{version}"
-    return f"pmq-java/{version}"
-
-
 class BeatRequest(JavaRequest):
     consumerId: Long | None = None
     consumerIds: list[Long] | None = None
@@ -159,20 +151,53 @@ class Heartbeat(JavaEndpoint):
         return {"heatbeatTime": 10, "deleted": int(deleted), "bakUrl": ""}
 
 
+class _Beating(NamedTuple):
+    """A client whose heartbeats count, while its groups have these generations."""
+
+    until: float  # time.monotonic()
+    members: tuple[int, ...]
+    generations: Mapping[int, int]
+
+    def is_valid(self) -> bool:
+        """Return True if it is not too old, and nobody has left or expired."""
+        if time.monotonic() >= self.until or java_beats.has_news(self.members):
+            return False
+        return not holds.has_changed(self.generations)
+
+
+_beating: dict[int, _Beating] = {}
+
+
 def _is_gone(java_id: int) -> bool:
     if polling.has_just_polled(java_id):
+        return False
+    known = _beating.get(java_id)
+    if known is not None and known.is_valid():
+        java_beats.note(dict.fromkeys(known.members))
         return False
     try:
         members, has_joined = java_members.beating(java_id)
         if not has_joined:
             return not java_members.is_young(java_id)
+        seen = {}
         for consumer in members:
-            consumers.heartbeat(consumer=consumer, generation=0, owned=())
+            answer = consumers.heartbeat(consumer=consumer, generation=0, owned=())
+            seen[consumer.group_id] = answer.generation
+        if members:
+            _note_beating(java_id, members, seen)
     except Gone:
         return True
     except CatmqError as error:
         log.info("The heartbeat of Java client %d was not recorded: %s", java_id, error.detail)
     return False
+
+
+def _note_beating(java_id: int, members: Iterable[ConsumerId], generations: Mapping[int, int]) -> None:
+    if len(_beating) >= MOST_BEATING:
+        _beating.clear()
+    ids = tuple(one.member_id for one in members)
+    java_beats.note_found(ids)
+    _beating[java_id] = _Beating(time.monotonic() + BEATING_S, ids, generations)
 
 
 class LeaveRequest(JavaRequest):

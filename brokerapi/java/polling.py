@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpResponse
 
@@ -19,15 +19,19 @@ from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal
+from metadata.cache import snapshot
 from metadata.errors import CatmqError, Forbidden, Gone
 from metadata.groups import groups
-from metadata.membership import java_members
+from metadata.membership import java_beats, java_members
 from metadata.membership.java_members import JavaMember
 
 HOLD_S = 7.0  # these clients wait 10 s, some of them for the end of this call when they stop
 START_HOLD_S = 0.3  # while a client counts answers before it starts
 START_ANSWERS = 4
-TICK_S = 0.5  # polls of that time are recorded together
+TICK_S = 1.0  # polls of that time are recorded together, …
+TICKS = 8  # … and of such a part of the session timeout
+SETTLED_S = 60.0  # a client for which nothing changed is looked at in full so often
+SETTLED_FROM_MS = 6_000  # session timeout for which a poll may be recorded a second late
 ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
 MOST_STARTING = 10_000
 MOST_DELETED = 100  # groups of one client that are looked for among the deleted
@@ -35,8 +39,19 @@ MOST_DELETED = 100  # groups of one client that are looked for among the deleted
 RECENT_S = 8.0  # a heartbeat tells nothing new of a client that polled so recently
 MOST_RECENT = 20_000
 
+
+class _Settled(NamedTuple):
+    """A client that has the newest of everything, while its groups have these generations."""
+
+    until: float  # time.monotonic()
+    members: tuple[JavaMember, ...]
+    generations: Mapping[int, int]
+    metadata: tuple[Any, ...]  # version of the snapshot
+
+
 _recent: dict[int, float] = {}  # client → time.monotonic() of its last poll
 _starting: dict[tuple[int, str], int] = {}  # (client, group) → answers until it starts
+_settled: dict[int, _Settled] = {}  # client → its last full look, if that found nothing new
 
 
 class PollRequest(JavaRequest):
@@ -51,20 +66,24 @@ class Poll(JavaEndpoint):
         draining.check()
         java_id = asked.consumerId or 0
         versions = {group: version or 0 for group, version in (asked.consumerGroupVersion or {}).items()}
-        members = _members(java_id, versions)
+        settled = _settled_at(java_id, versions)
+        members = _members(java_id, versions) if settled is None else settled.members
         deleted = _deleted_groups(members, versions)
         if not members or len(members) + len(deleted) < len(versions):
-            return _deleted(java_id, joins_anew=bool(members))
-        java_members.note_poll(java_id)
+            return _deleted(java_id, members)
+        java_beats.note_poll(java_id)
         _note_poll(java_id)
         for member in members:
             handles.note(member.consumer)
         try:
-            news = _news(call, members, versions, _ended(deleted, versions))
+            if settled is None:
+                news = _news(call, members, versions, _ended(deleted, versions))
+            else:
+                news = _news_for_settled(call, settled, versions)
             _note_poll(java_id)
             return _answer(news)
         except Gone:
-            return _deleted(java_id, joins_anew=True)
+            return _deleted(java_id, members)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Hold the refusal back: what fails at once is asked again at once. A stranger has fewer places."""
@@ -91,10 +110,11 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
     }
 
 
-def _deleted(java_id: int, *, joins_anew: bool) -> dict[str, Any]:
+def _deleted(java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
     """Nobody of that number, or not in all its groups: its next heartbeat tells it to register anew."""
     _recent.pop(java_id, None)
-    if joins_anew:
+    if members:
+        java_beats.note_news(one.consumer.member_id for one in members)
         java_members.join_anew(java_id)
     holds.pause(f"poll {java_id}", ERROR_HOLD_S)
     return _answer({}, deleted=True)
@@ -137,13 +157,18 @@ def _news(
     java_id = members[0].java_id
     until = time.monotonic() + _hold_s(java_id, members)
     with holds.place(f"poll {java_id}") as most_s:
-        if not ended and all(_is_quiet(one, versions) for one in members):
+        is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
+        if is_quiet:
             known = holds.generations(one.consumer.group_id for one in members)
+            tick_s = min(TICK_S, *(one.session_timeout_ms / 1000 / TICKS for one in members))
             now = time.monotonic()
-            holds.wait(known, now + min(TICK_S - now % TICK_S, most_s))
+            holds.wait(known, now + min(tick_s - now % tick_s, most_s))
+        metadata = snapshot.current().version
         news, seen = _look(java_id, members, versions)
+        if is_quiet and not news:
+            _settle(java_id, members, seen, metadata)
         if not news and not ended and not draining.hurries():
-            holds.wait(seen, min(until, time.monotonic() + most_s), has_hung_up=call.has_hung_up)
+            holds.wait(seen, min(until, time.monotonic() + most_s), is_over=call.has_hung_up)
             if holds.has_changed(seen) and not call.has_hung_up():
                 news, _ = _look(java_id, _members(java_id, versions), versions)
     return {**news, **ended}
@@ -153,6 +178,50 @@ def _is_quiet(member: JavaMember, versions: Mapping[str, int]) -> bool:
     """Return True for a member whose client most likely only says that it lives: that is recorded together
     with others, which takes less of the metadata database and of this process."""
     return versions[member.group] == member.version and (member.java_id, member.group) not in _starting
+
+
+def _settled_at(java_id: int, versions: Mapping[str, int]) -> _Settled | None:
+    """Return the last full look at a client that has these versions, if nothing can have changed since."""
+    known = _settled.get(java_id)
+    if known is None or known.until < time.monotonic() or known.metadata != snapshot.current().version:
+        return None
+    same = versions == {one.group: one.version for one in known.members}
+    if java_beats.has_news(one.consumer.member_id for one in known.members):
+        java_members.forget(java_id)  # what is remembered of it may be older than that
+        return None
+    if not same:
+        return None
+    return None if holds.has_changed(known.generations) else known
+
+
+def _settle(
+    java_id: int, members: Sequence[JavaMember], generations: Mapping[int, int], metadata: tuple[Any, ...]
+) -> None:
+    if any(one.session_timeout_ms < SETTLED_FROM_MS for one in members):
+        return
+    java_beats.note_found(one.consumer.member_id for one in members)
+    if len(_settled) >= MOST_RECENT:
+        _settled.clear()
+    _settled[java_id] = _Settled(time.monotonic() + SETTLED_S, tuple(members), generations, metadata)
+
+
+def _news_for_settled(call: Call, settled: _Settled, versions: Mapping[str, int]) -> dict[str, Any]:
+    """The same for a client that most likely only says that it lives, which is all that is recorded."""
+    java_id, members = settled.members[0].java_id, settled.members
+    ids = [one.consumer.member_id for one in members]
+    java_beats.note({one.consumer.member_id: one.version for one in members})
+
+    def is_over() -> bool:
+        return java_beats.has_news(ids) or call.has_hung_up()
+
+    with holds.place(f"poll {java_id}") as most_s:
+        until = time.monotonic() + min(_hold_s(java_id, members), most_s)
+        holds.wait(settled.generations, until, is_over=is_over)
+        has_changed = holds.has_changed(settled.generations) or java_beats.has_news(ids)
+        if not has_changed or call.has_hung_up():
+            return {}
+        java_members.forget(java_id)
+        return _look(java_id, _members(java_id, versions), versions)[0]
 
 
 def _look(

@@ -16,8 +16,7 @@ from msgspec import json
 from brokerapi.endpoint import Call
 from brokerapi.http import draining, metrics
 from brokerapi.java import handles, resends
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal, with_token
-from brokerapi.java.joining import client_of
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, client_of, refusal, with_token
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
 from metadata.actors import Actor
@@ -117,24 +116,24 @@ def _send(topic: str, messages: list[NewMessage], batch_id: UUID, sender: metric
 
 
 def _message(topic: str, one: NewJavaMessage) -> NewMessage:
+    queue = _queue(topic, one.partitionInfo)
     return NewMessage(
         body=(one.body or "").encode(),
         key=one.bizId or None,
         tag=one.tag or None,
         trace_id=one.traceId or None,
         headers={name: value for name, value in (one.head or {}).items() if value is not None} or None,
-        queue=_queue(topic, one.partitionInfo),
+        queue=queue,
+        queue_strict=queue is None or one.partitionInfo is None or bool(one.partitionInfo.strictMode),
     )
 
 
 def _queue(topic: str, wanted: PartitionInfo | None) -> int | None:
-    """Return the queue that a message is to go to. One that is only wished for must take messages."""
+    """Return the queue that a message is to go to. One that is only wished for must be of the topic."""
     if wanted is None or not wanted.queueId:
         return None
     _, queue = handles.parts(wanted.queueId)
     known = snapshot.current().queues.get(queue)
     named = snapshot.current().topic(topic)
-    takes = (
-        known is not None and named is not None and known.topic_id == named.id and known.state == "read_write"
-    )
-    return queue if wanted.strictMode or takes else None
+    belongs = known is not None and named is not None and known.topic_id == named.id
+    return queue if wanted.strictMode or belongs else None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText
+from brokerapi.shapes.base import Answer, Id, Request
 from messagestore.engine.messages import MOST_DELAY_MS
 from messagestore.retries.failures import Failure, Report
 from metadata.config import config
@@ -137,7 +137,6 @@ class TracesRequest(Request, kw_only=True):
     """Messages that a member handled. Brokers keep those of the sample that `trace_percent` asks for:
     CRC-32 of the ASCII text `<queue>-<offset>`, modulo 100, is below it."""
 
-    member: ShortText
     traces: Annotated[list[HandledMessage], Meta(max_length=MOST_TRACES)]
 
     def attempts(self) -> list[Attempt]:

@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 
 class Message(Request, kw_only=True):
-    """Base of both formats of a message to send. Without `queue` the broker chooses one."""
+    """Base of both formats of a message to send. Without `queue` the broker chooses one; one that is not
+    strict may give way to another one of the topic."""
 
     raw: ClassVar[str]  # the field of a body that is no text
     body: str | UnsetType = UNSET
@@ -40,6 +41,7 @@ class Message(Request, kw_only=True):
     headers: dict[str, str] | None = None
     trace_id: str | None = None
     queue: Id | None = None
+    queue_strict: bool = True
     delay_ms: Id | UnsetType = UNSET
     deliver_at_ms: Id | UnsetType = UNSET
 
@@ -52,6 +54,7 @@ class Message(Request, kw_only=True):
             headers=self.headers,
             trace_id=self.trace_id,
             queue=self.queue,
+            queue_strict=self.queue_strict,
             delay_ms=_given(self.delay_ms) or None,  # no delay is none
             deliver_at_ms=_given(self.deliver_at_ms),
         )

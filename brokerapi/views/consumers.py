@@ -118,7 +118,7 @@ class Traces(Endpoint):
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Reports how sampled messages were handled. What is too much is dropped; do not repeat a report."""
         member, asked = call.consumer(consumer), call.read(TRACES)
-        handling_traces.note(group_id=member.group_id, member=asked.member, attempts=asked.attempts())
+        handling_traces.report(consumer=member, attempts=asked.attempts())
         return call.done()
 
 

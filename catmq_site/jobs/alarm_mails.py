@@ -17,30 +17,33 @@ from datetime import UTC, datetime
 
 from django.core.mail import EmailMessage, get_connection
 from django.core.mail.backends.base import BaseEmailBackend
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, override
 
 from metadata.config import config
 from metadata.db import leases
 from metadata.errors import Unavailable
 from metadata.monitoring import mails
 from metadata.monitoring.mails import AlarmNotice
+from metadata.rules.alarm_texts import worded
 
 log = logging.getLogger(__name__)
 SINGLE = 3  # more than so many for one address go in one mail
 LISTED = 50  # alarms that such a mail names; it counts the others
 PASS_S = 60.0
 WORDS = {
-    "unread_dropped": "messages were dropped unread",
-    "node_low": "node nearly full",
-    "node_full": "node full, it stores nothing",
-    "node_filling": "node will be full soon",
-    "node_away": "node does not answer",
-    "not_cleaned": "queue could not be cleaned",
-    "lag": "group is far behind",
-    "no_consumer": "queues without a consumer",
-    "dead_growing": "messages die",
-    "job_failed": "job failed",
-    "corrupt": "queue is corrupt",
-    "inconsistent": "metadata and nodes disagree",
+    "unread_dropped": gettext_lazy("messages were dropped unread"),
+    "node_low": gettext_lazy("node nearly full"),
+    "node_full": gettext_lazy("node full, it stores nothing"),
+    "node_filling": gettext_lazy("node will be full soon"),
+    "node_away": gettext_lazy("node does not answer"),
+    "not_cleaned": gettext_lazy("queue could not be cleaned"),
+    "lag": gettext_lazy("group is far behind"),
+    "no_consumer": gettext_lazy("queues without a consumer"),
+    "dead_growing": gettext_lazy("messages die"),
+    "job_failed": gettext_lazy("job failed"),
+    "corrupt": gettext_lazy("queue is corrupt"),
+    "inconsistent": gettext_lazy("metadata and nodes disagree"),
 }
 
 
@@ -120,25 +123,36 @@ def _id(notices: Sequence[AlarmNotice]) -> str:
 
 
 def written(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
+    """Return subject and text of a mail, in the language of the installation."""
+    with override(config.language):
+        return _written(notices)
+
+
+def _written(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
     if len(notices) == 1:
         return f"[CatMQ] {_headline(notices[0])}", f"{_paragraph(notices[0])}\n\n{_foot()}"
     began = sum(one.ended_at_ms is None for one in notices)
-    subject = f"[CatMQ] {began} alarms began, {len(notices) - began} ended"
+    counts = {"began": began, "ended": len(notices) - began}
+    subject = "[CatMQ] " + _("%(began)d alarms began, %(ended)d ended") % counts
     shown = "\n\n".join(f"{_headline(one)}\n{_paragraph(one)}" for one in notices[:LISTED])
-    more = f"\n\nand {len(notices) - LISTED} more." if len(notices) > LISTED else ""
+    more = "\n\n" + _("and %d more.") % (len(notices) - LISTED) if len(notices) > LISTED else ""
     return subject, f"{shown}{more}\n\n{_foot()}"
 
 
 def _headline(one: AlarmNotice) -> str:
-    state = "Alarm" if one.ended_at_ms is None else "Over"
-    return f"{state}: {WORDS.get(one.kind, one.kind)}{f': {one.name}' if one.name else ''}"
+    text = _("Alarm: %s") if one.ended_at_ms is None else _("Over: %s")
+    return text % f"{WORDS.get(one.kind, one.kind)}{f': {one.name}' if one.name else ''}"
 
 
 def _paragraph(one: AlarmNotice) -> str:
-    lines = [one.detail, f"Since {_time(one.since_ms)}"]
-    if one.ended_at_ms is not None:
-        lines[1] = f"From {_time(one.since_ms)} to {_time(one.ended_at_ms)}"
-    return "\n".join(lines)
+    if one.ended_at_ms is None:
+        when = _("Since %s") % _time(one.since_ms)
+    else:
+        when = _("From %(since)s to %(until)s") % {
+            "since": _time(one.since_ms),
+            "until": _time(one.ended_at_ms),
+        }
+    return f"{worded(one.facts, one.detail, _)}\n{when}"
 
 
 def _time(at_ms: int) -> str:
@@ -146,13 +160,15 @@ def _time(at_ms: int) -> str:
 
 
 def _foot() -> str:
-    return f"All alarms: {config.broker_url}/alarms"
+    return _("All alarms: %s") % f"{config.broker_url}/alarms"
 
 
 def send_test(address: str) -> None:
     """Send a mail that only shows that mails arrive. Raises Unavailable with the reason."""
-    text = f"This mail shows that alarms of CatMQ reach {address}.\n\n{_foot()}"
+    with override(config.language):
+        text = f"{_('This mail shows that alarms of CatMQ reach %s.') % address}\n\n{_foot()}"
+        subject = f"[CatMQ] {_('Test mail')}"
     try:
-        EmailMessage("[CatMQ] Test mail", text, config.mail_from, [address]).send()
+        EmailMessage(subject, text, config.mail_from, [address]).send()
     except (OSError, smtplib.SMTPException) as error:
         raise Unavailable(f"The mail server refused the mail: {error}", retry_after_ms=1000) from error

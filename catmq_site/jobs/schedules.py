@@ -21,7 +21,7 @@ from messagestore.produce import batches
 from messagestore.retries import dead_letters
 from messagestore.topology import drains, topics
 from metadata import actors, redrive_rows
-from metadata.brokers import broker_rows
+from metadata.brokers import broker_rows, java_callers
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import audit
@@ -104,7 +104,7 @@ def record_lag() -> int:
 def prune_metrics() -> int:
     """Delete what is older than it is kept: figures of charts, looks at positions, producers, traces."""
     series = rollups.prune() + commits.prune() + size_rows.prune()
-    return series + producers.prune() + handling_traces.prune()
+    return series + producers.prune() + java_callers.prune() + handling_traces.prune()
 
 
 def record_sizes() -> int:

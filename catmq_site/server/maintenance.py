@@ -34,7 +34,7 @@ from messagestore.produce import delayed_delivery
 from messagestore.retries import lost_leases, redrives
 from messagestore.shares import upkeep
 from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
-from metadata.brokers import quotas, registration, snapshot_acks
+from metadata.brokers import discovery, java_callers, quotas, registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import Snapshot
 from metadata.config import config
@@ -44,7 +44,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, Unavailable
 from metadata.groups import handling_traces
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership import consumers, grants, heartbeats, history, java_pulls, rebalance
+from metadata.membership import consumers, grants, heartbeats, history, java_beats, java_pulls, rebalance
 from metadata.monitoring import metrics_history
 from metadata.outages import AGAIN_S, Outage
 from metadata.release import VERSION
@@ -96,7 +96,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
-        Loop("bell", head_watcher.EVERY_S, head_watcher.listen),
+        Loop("bell", 0.0, head_watcher.listen),
         Each("heads", head_watcher.nodes, heads_loop),
         Loop("metrics", 1.0, metrics.sample),
         Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),
@@ -124,9 +124,15 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
 def java_loops() -> list[Loop]:
     """Loops that only Java clients need."""
     return [
+        java_beats_loop(),
+        Loop("java-callers", java_callers.FLUSH_S, java_callers.flush, java_callers.flush),
         Loop("java-pulls", java_pulls.FLUSH_S, java_pulls.flush),
         leased("java-starts", java_starts.EVERY_S, java_starts.JavaStarts().run_once),
     ]
+
+
+def java_beats_loop() -> Loop:
+    return Loop("java-beats", java_beats.FLUSH_S, java_beats.flush, java_beats.flush)
 
 
 def leased(
@@ -179,7 +185,7 @@ def changed_groups(before: Snapshot, after: Snapshot) -> set[int]:
 
 
 def heads_loop(node_id: int) -> Loop:
-    watch = head_watcher.NodeWatcher(node_id)
+    watch = head_watcher.NodeWatcher(node_id, is_alone=lambda: discovery.is_alone(config.broker_name))
     every_s = config.head_interval_ms / 1000
     return Loop(f"heads-{node_id}", every_s, watch.run_once, watch.leave, jitter=0.1)
 

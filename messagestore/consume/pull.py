@@ -44,6 +44,7 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
+from metadata.rules.alarm_texts import say
 
 SLOW_S = 0.1  # how long a node may take to answer where others are asked, too
 _TAGGED_AT_ONCE = 1_000  # rows of a queue with a tag filter that are looked at with one statement
@@ -274,5 +275,5 @@ def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueu
     low = fresh.low if fresh else None
     verdict = explain(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
-        corruption.report(ask.queue, offset=ask.offset, why=f"no message, log end offset is {head}")
+        corruption.report(ask.queue, offset=ask.offset, why=say("missing", end=str(head)))
     return PulledQueue(ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap)

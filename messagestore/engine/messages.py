@@ -17,6 +17,7 @@ MOST_DELAY_MS: Final = 366 * 86_400_000
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message to be stored. `queue` is the queue's global id, or None to let key or batch decide.
 
+    With `queue_strict` it goes to that queue or fails; without it another queue of the topic will do.
     With `delay_ms`, or with `deliver_at_ms` (ms since 1970 UTC), it comes into its queue when it is due.
     """
 
@@ -26,6 +27,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] | None = None
     trace_id: str | None = None
     queue: int | None = None
+    queue_strict: bool = True
     delay_ms: int | None = None
     deliver_at_ms: int | None = None
 
@@ -135,6 +137,7 @@ def _closer_look(messages: Sequence[NewMessage]) -> list[int]:
         or m.headers is not None
         or m.delay_ms is not None
         or m.deliver_at_ms is not None
+        or not m.queue_strict
     ]
 
 
@@ -151,6 +154,8 @@ def _wrong(index: int, message: NewMessage) -> list[FieldError]:
         if size > limit
     ]
     errors += _wrong_delay(index, message)
+    if message.queue is None and not message.queue_strict:
+        errors.append(FieldError(f"messages[{index}].queue_strict", "names no queue: give queue, too"))
     headers = message.headers
     if headers:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
@@ -31,11 +31,13 @@ from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.01  # between two looks into the shared memory
+LISTEN_S = 0.25  # of looks in one pass
 PACE = 25
 # The quickest of the last ones tells what a look costs the node; the others waited for something else.
 LOOKS = 8
 RECENT_S = 5  # a look asks for what was stored to within this time,
 WHOLE_S = 1.0  # and so often for everything
+ALONE_S = 0.2  # where no other broker lives: only a job that writes to nodes itself can have stored anything
 FEW = 10  # where less than such a part of a node's queues is wanted, these are named instead
 RETRY_S = 1.0
 IDLE_S = 1.0
@@ -47,17 +49,24 @@ def nodes() -> list[int]:
 
 
 def listen() -> None:
-    """One look into the shared memory; if nobody waits, a moment's wait for somebody."""
-    if board.somebody_within(IDLE_S):
+    """Look into the shared memory for a while; if nobody waits, a moment's wait for somebody."""
+    if not board.somebody_within(IDLE_S):
+        return
+    until = time.monotonic() + LISTEN_S
+    while time.monotonic() < until:  # a loop's way from pass to pass takes longer than such a look
         board.listen()
+        time.sleep(EVERY_S)
 
 
 class NodeWatcher:
     """The watch of one process over one node; used by one thread."""
 
-    def __init__(self, node_id: int, board: HeadBoard = board) -> None:
+    def __init__(
+        self, node_id: int, board: HeadBoard = board, *, is_alone: Callable[[], bool] = lambda: False
+    ) -> None:
         self._node_id = node_id
         self._board = board
+        self._is_alone = is_alone
         self._not_before = 0.0
         self._took: deque[float] = deque(maxlen=LOOKS)
         self._whole_at = float("-inf")  # the last look at everything
@@ -73,8 +82,11 @@ class NodeWatcher:
         if not mine:
             self.leave()
             return
-        wanted = self._to_read(mine)
-        if not wanted or not self._may_ask():
+        leads = self._tell(mine)
+        if not self._may_ask():
+            return
+        wanted = self._to_read(mine, leads=leads)
+        if not wanted:
             return
         begun = time.monotonic()
         try:
@@ -84,7 +96,7 @@ class NodeWatcher:
             return
         self._failing = False
         self._took.append(took)
-        self._not_before = begun + PACE * min(self._took)
+        self._not_before = begun + max(PACE * min(self._took), ALONE_S if self._is_alone() else 0.0)
 
     def leave(self) -> None:
         """Let another process watch the node for all."""
@@ -97,14 +109,19 @@ class NodeWatcher:
             self._seen, self._queues = queues, frozenset(mine)
         return self._queues
 
-    def _to_read(self, mine: Set[int]) -> Set[int]:
-        """The queues that this process is to read: for all workers, or what they cannot share."""
+    def _tell(self, mine: Set[int]) -> bool:
+        """Tell the other workers what this process waits for, and whether it reads for all of them."""
         shared, at_ms = self._board.shared, now_ms()
         if at_ms > self._told_ms + WANTED_MS / 3:
             self._told_ms = at_ms
-            for queue in mine:  # the other workers hear of it
+            for queue in mine:
                 shared.want(queue, at_ms + WANTED_MS)
-        if shared.leads(self._node_id, at_ms):
+        return shared.leads(self._node_id, at_ms)
+
+    def _to_read(self, mine: Set[int], *, leads: bool) -> Set[int]:
+        """The queues that this process is to read: for all workers, or what they cannot share."""
+        shared, at_ms = self._board.shared, now_ms()
+        if leads:
             return mine | shared.wanted(self._queues, at_ms)
         return mine - shared.wanted(mine, at_ms)
 

@@ -23,6 +23,7 @@ from metadata.monitoring.dead_letter_counts import Count
 from metadata.monitoring.health_checks import Found
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
+from metadata.rules.alarm_texts import of_error, say
 from metadata.rules.growth import days_left
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def nodes_away() -> Found:
         try:
             registry.ping(node_id)
         except CatmqError as error:
-            seen.add(info.name, error.detail)
+            seen.add(info.name, of_error(error.detail))
     return seen
 
 
@@ -88,7 +89,7 @@ def _look_at_room(seen: Found, node_id: int, info: NodeInfo, per_day: float) -> 
     days = days_left(space.usable, per_day) if space else None
     if days is not None:
         near = alarm_rules.passed(config.alarm_full_days, max(days, 0.001))
-        seen.add(info.name, f"full in {days:,.1f} days at its present growth", is_so=near)
+        seen.add(info.name, say("filling", days=f"{days:,.1f}"), is_so=near)
 
 
 def dying() -> Found:
@@ -102,7 +103,7 @@ def dying() -> Found:
     dead_letter_counts.record({group: count for group, count in counts.items() if group in known})
     for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
         if group in known:
-            detail = f"{count.last_hour:,} new dead letters in the last hour; {count.messages:,} in total"
+            detail = say("dead", new=count.last_hour, total=count.messages)
             is_so = alarm_rules.passed(count.last_hour, config.alarm_dead_per_hour)
             seen.add(known[group].name, detail, is_so=is_so)
     return seen

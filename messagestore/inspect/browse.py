@@ -95,6 +95,16 @@ def by_id(*, topic: str, message_id: str, actor: Actor) -> Browsed:
     return Browsed(tuple(messages) if reads else tuple(map(masked, messages)), 1, None, not reads)
 
 
+def sender(*, topic: str, queue: int, offset: int, actor: Actor) -> str:
+    """Return the name of the API key or account that sent a message; '' if it is not there.
+
+    In a retry topic it is the sender of the message that failed, or `redrive`. Needs what `by_id` needs.
+    """
+    _reads(topic, queue, actor)
+    with node_pools.node_of(queue).reading() as session:
+        return message_sql.read_producer(session, queue=queue, offset=offset)
+
+
 def _reads(topic: str, queue: int, actor: Actor) -> bool:
     """Return True if the actor may read bodies; raises unless it may look at a queue that the topic has."""
     reads = access.require_look(actor, topic, snapshot.origin_of(topic))

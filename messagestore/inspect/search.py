@@ -75,8 +75,8 @@ def search(
     Invalid, NodeUnavailable, and RateLimited or Unavailable (busy) if too many are at work.
     """
     reads = access.require_look(actor, topic, snapshot.origin_of(topic))
-    if wanted.body_part is not None and not reads:
-        access.require(actor, "browse", topic)  # what is found would tell what bodies say
+    if not reads and (wanted.body_part is not None or wanted.header is not None):
+        access.require(actor, "browse", topic)  # what is found would tell what bodies and headers say
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
     if None not in (times.from_ms, times.to_ms) and times.from_ms >= times.to_ms:  # type: ignore[operator]

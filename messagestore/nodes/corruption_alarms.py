@@ -21,6 +21,7 @@ from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql
 from metadata.cache import snapshot
 from metadata.errors import NodeUnavailable, NotFound
 from metadata.monitoring import alarms
+from metadata.rules.alarm_texts import of_error, say
 
 log = logging.getLogger(__name__)
 KIND = "corrupt"
@@ -75,7 +76,7 @@ def _raise(queue: int, mark: Mark) -> bool:
     if name is None:
         return False
     now = time.monotonic()
-    alarms.raise_alarm(kind=KIND, name=name, detail=mark.why, place=mark.offset)
+    alarms.raise_alarm(kind=KIND, name=name, detail=of_error(mark.why), place=mark.offset)
     mark.told_at = now
     return True
 
@@ -88,7 +89,7 @@ def _head_too_low(session: Session, queue: int) -> str | None:
     after = queue_sql.read_head(session, queue=queue)  # what was stored meanwhile is no contradiction
     if highest is None or after is None or highest < after.head:
         return None
-    return f"log end offset {after.head} is below a stored message ({highest})"
+    return say("end_too_low", end=str(after.head), stored=str(highest))
 
 
 def _hole(session: Session, queue: int, offset: int | None) -> str | None:
@@ -102,4 +103,4 @@ def _hole(session: Session, queue: int, offset: int | None) -> str | None:
     gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
     if explain(offset, low=fresh.low if fresh else 0, gaps=gaps).state != KIND:
         return None
-    return f"no message at {offset}, but the log end offset is {position.head}"
+    return say("missing_at", offset=str(offset), end=str(position.head))

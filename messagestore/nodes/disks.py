@@ -10,9 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from messagestore import sweeping
+from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.pool.session_pool import sqlite_path
@@ -23,9 +26,13 @@ from metadata.errors import CatmqError
 from metadata.monitoring import alarms
 from metadata.nodes import node_rows, size_rows
 from metadata.rules import disks
+from metadata.rules.alarm_texts import say
 
 log = logging.getLogger(__name__)
 GB = 1_000_000_000
+PLACES = 4  # in a queue where messages are weighed
+SAMPLE = 25  # messages that are weighed at each
+ROW_BYTES = 60  # of a row, beside what its message holds
 PACE = 25  # measuring takes no more than this part of the time of a connection
 
 
@@ -90,9 +97,10 @@ def look(node_id: int, info: NodeInfo) -> bool:
     if state == info.disk:
         return False
     node_rows.note_disk(node_id=node_id, state=state)
-    what = "no longer limited"
+    what = say("unlimited")
     if space is not None:
-        what = f"{space.free_percent:.1f} % of {space.total / GB:,.1f} GB are free"
+        percent, total = f"{space.free_percent:.1f}", f"{space.total / GB:,.1f}"
+        what = say("space", percent=percent, total=total)
     log.warning("The disk of node %s is %s: %s", info.name, state, what)
     _alarm(info.name, state, what)
     return True
@@ -117,12 +125,41 @@ def _alarm(node: str, state: str, what: str) -> None:
 
 
 def record() -> int:
-    """Note what every node that answers holds, so that it is seen how they grow; return how many did."""
-    found = {}
+    """Note what every node that answers holds, and each of its queues; return how many nodes did."""
+    nodes: dict[int, tuple[int, int]] = {}
+    queues: dict[int, dict[int, int]] = {}
 
     def measured(session: Session, info: NodeInfo) -> None:
         used, reusable = partition_sql.used_bytes(session)
-        found[info.id] = (max(used - reusable, 0), len(queue_sql.read_heads(session, queues=None)))
+        there = queue_sql.read_heads(session, queues=None)
+        nodes[info.id] = (max(used - reusable, 0), len(there))
+        queues[info.id] = queue_bytes(session, there)
 
     sweeping.ask(sweeping.online(), measured, what="Size")
-    return size_rows.note(found)
+    size_rows.note_queues(queues)
+    return size_rows.note(nodes)
+
+
+def queue_bytes(session: Session, queues: Iterable[int]) -> dict[int, int]:
+    """{queue id: bytes}; those of an embedded node are estimated by a few messages of each."""
+    if session.engine == "mysql":
+        found = partition_sql.queue_bytes(session)
+        return {queue: found[queue] for queue in queues if queue in found}
+    weighed = {}
+    for queue in queues:
+        with suppress(db_errors.Final):  # its table is gone, which other looks tell
+            weighed[queue] = _estimated(session, queue)
+    return weighed
+
+
+def _estimated(session: Session, queue: int) -> int:
+    head = queue_sql.read_head(session, queue=queue)
+    if head is None:
+        return 0
+    width = max(1, -(-(head.head - head.low) // PLACES))
+    total = 0.0
+    for first in range(head.low, head.head, width):
+        end = min(first + width, head.head)
+        rows, size = partition_sql.row_bytes(session, queue=queue, first=first, end=min(first + SAMPLE, end))
+        total += (size / rows + ROW_BYTES) * (end - first) if rows else 0
+    return int(total)

@@ -41,6 +41,7 @@ from metadata.rules.topics import routing_rules
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.05
+IDLE_S = 0.2  # between two looks while nothing is due; one that is stored meanwhile is late by that at most
 MOST = 500  # rows in one transaction
 MOST_BYTES = 1 << 20  # of bodies and headers in one transaction; a larger message goes alone
 PASS_S = 1.0  # a backlog is moved for so long before the lease is looked at again
@@ -119,7 +120,8 @@ class DelayedDelivery:
             waiting = delayed_sql.delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - begun)
-            pause_s = PACE * min(self._took)
+            next_s = min(waiting.values(), default=1000 * IDLE_S) / 1000
+            pause_s = max(PACE * min(self._took), min(next_s, IDLE_S))
             self._not_before = begun + (pause_s if pause_s > EVERY_S else 0.0)
             late = sorted((due, queue) for queue, due in waiting.items() if due <= 0)
             due = [queue for _, queue in late if self._resting.get(queue, now) <= now]

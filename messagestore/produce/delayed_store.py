@@ -75,12 +75,15 @@ def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]
     raise Invalid.field(field, f"{text!r} is not the id of a delayed message; one looks like d2-41")
 
 
-def copied(row: DelayedRow | FailingRow, **delay: int) -> NewMessage:
-    """A new message with what a stored one carries; `delay` is its delay_ms or its deliver_at_ms."""
+def copied(
+    row: DelayedRow | FailingRow, *, delay_ms: int | None = None, deliver_at_ms: int | None = None
+) -> NewMessage:
+    """A new message with what a stored one carries, and a delay."""
     headers = headers_of(row.headers)
     return NewMessage(
-        body=row.body, key=row.key, tag=row.tag, headers=headers, trace_id=row.trace_id, **delay
-    )
+        body=row.body, key=row.key, tag=row.tag, headers=headers, trace_id=row.trace_id,
+        delay_ms=delay_ms, deliver_at_ms=deliver_at_ms,
+    )  # fmt: skip
 
 
 def store(

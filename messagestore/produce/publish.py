@@ -176,7 +176,8 @@ class _Batch:
         for index in indexes:
             message = self.messages[index]
             delayed = message.delay_ms is not None or message.deliver_at_ms is not None
-            if not delayed and message.queue in named:
+            tied = message.queue_strict and not delayed
+            if tied and message.queue in named:
                 named[message.queue].append(index)
                 continue
             home, movable = self._home(routing, index, message)
@@ -185,7 +186,7 @@ class _Batch:
                 parts[home, movable, delayed] = Part(queues, movable, delayed, [])
             part = parts[home, movable, delayed]
             part.indexes.append(index)
-            if message.queue is not None and not delayed:
+            if tied and message.queue is not None:
                 named[message.queue] = part.indexes
         return list(parts.values())
 
@@ -237,7 +238,7 @@ class _Batch:
                 what = f"{message.queue} is not a queue of topic {self.topic.name}; its queues are {mine}"
                 error = FieldError(f"messages[{index}].queue", what)
                 raise NotFound(f"{error.field}: {what}", code=Code.QUEUE_NOT_FOUND, errors=[error])
-            return message.queue, False
+            return message.queue, not message.queue_strict
         if message.key is None:
             return batch_routing.anywhere(routing, self.id)[0], True
         return routing_rules.queue_for_key(message.key, routing.layout), routing.keyed != "strict"
@@ -311,7 +312,7 @@ class _Batch:
 
     def _goes_by_key(self, message: NewMessage) -> bool:
         """Return True if its key chose its queue, here or in the client, which names what it chose."""
-        if message.key is None:
+        if message.key is None or not message.queue_strict:
             return False
         return message.queue in (None, routing_rules.queue_for_key(message.key, self.routing.layout))
 

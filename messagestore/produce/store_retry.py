@@ -27,6 +27,7 @@ from metadata.errors import (
     StoreCorrupt,
     Unavailable,
 )
+from metadata.rules.alarm_texts import say
 
 REPEATS = 3
 DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
@@ -135,7 +136,7 @@ def _refusal(queue: int, node: Node) -> CatmqError | None:
 def _explained(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
     """Return the error to report for a refusal, now that it is certain that the batch is not stored."""
     if isinstance(refusal, db_errors.Duplicate):
-        corruption.report(queue, offset=None, why=f"log end offset below a stored message ({refusal.detail})")
+        corruption.report(queue, offset=None, why=say("end_refused", error=refusal.detail))
         return StoreCorrupt(f"Queue {queue}: log end offset below a stored message. Run manage.py verify.")
     if not isinstance(refusal, db_errors.Refused):
         return refusal

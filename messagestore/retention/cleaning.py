@@ -20,6 +20,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
+from metadata.rules.alarm_texts import of_error, say
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 
@@ -193,7 +194,7 @@ class Run:
 def _count(aim: QueuePlan, sign: int) -> None:
     """Count what groups lose unread, before it is lost; a `sign` of -1 undoes that."""
     for loss in aim.unread:
-        what = f"{loss.messages:,} unread messages of {aim.topic}/{aim.number} were deleted by {aim.why}"
+        what = say(f"dropped_by_{aim.why}", messages=loss.messages, queue=f"{aim.topic}/{aim.number}")
         if sign > 0:
             level = logging.WARNING if loss.active else logging.INFO
             log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
@@ -210,7 +211,7 @@ def _alarm(found: Sequence[Cleaned]) -> None:
             mended.append(name)
             continue
         log.warning("Queue %d of topic %s: %s", one.plan.queue, one.plan.topic, why)
-        alarms.raise_alarm(kind="not_cleaned", name=name, detail=why)
+        alarms.raise_alarm(kind="not_cleaned", name=name, detail=of_error(why))
     alarms.end(kind="not_cleaned", names=mended)
 
 

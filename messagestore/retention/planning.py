@@ -15,6 +15,7 @@ from metadata.db.clock import database_now, ms
 from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
 from metadata.groups.subscribers import Reading
+from metadata.rules.alarm_texts import say
 from metadata.rules.topics import retention
 from metadata.rules.topics.retention import Span
 from metadata.topics.topic_rows import QueueView, TopicView
@@ -152,9 +153,9 @@ def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Rea
     """Return the planner of a queue, or the plan of one that nothing can be planned for."""
     head = queue_sql.read_head(session, queue=blank.queue)
     if head is None:
-        return replace(blank, problem=f"queue {blank.queue} has no row in queue_head on its node")
+        return replace(blank, problem=say("no_head", queue=str(blank.queue)))
     if not 0 <= head.low <= head.head:
-        return replace(blank, problem=f"log start offset {head.low} is not in 0 … {head.head}: run verify")
+        return replace(blank, problem=say("start_outside", start=str(head.low), end=str(head.head)))
     parts = partition_sql.list_partitions(session, queue=blank.queue)
     return _Planner(session, topic, blank, readers, head, parts)
 
@@ -230,7 +231,7 @@ class _Planner:
         problem = self.blank.blocked_by or retention.clock_problem(
             now_ms=now, reference_ms=reference, newest_ms=newest
         )
-        return None if problem is None else f"nothing is cleaned by age: {problem}"
+        return None if problem is None else say("not_by_age", why=problem)
 
     def _older_than(self, days: int) -> int:
         at_ms = node_sql.now_ms(self.session) - days * DAY_MS

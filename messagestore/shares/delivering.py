@@ -23,6 +23,7 @@ from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
+from metadata.rules.alarm_texts import say
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Span
 
@@ -125,7 +126,7 @@ class Delivery:
             hole = _first_hole(session, run.queue, missing)
         if hole is None:
             return True
-        corruption.report(run.queue, offset=hole, why="no message at an offset that was leased")
+        corruption.report(run.queue, offset=hole, why=say("missing_leased"))
         self.corrupt.add(run.queue)
         return False
 

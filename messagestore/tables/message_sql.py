@@ -266,6 +266,12 @@ def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
+def read_producer(session: Session, *, queue: int, offset: int) -> str:
+    """Return the name of the key or account that sent a message, '' if the message is not there."""
+    rows = rows_of(session, "select_producer", table=message_table(queue), message_offset=offset)
+    return str(rows[0][0]) if rows else ""
+
+
 def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
     """One row per message at offsets @b, @b+1, …, stored at @t."""
     rows: list[bytes] = []

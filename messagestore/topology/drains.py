@@ -7,6 +7,7 @@ their tables.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,9 +72,10 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     if not access.may(actor, "manage", topic):
         reading = [one for one in reading if access.sees(actor, one.group)]
     counts, bounds = _read(reading, chosen)
+    slots_of = Counter(view.layout)
     found = []
     for one in chosen:
-        slots = view.layout.count(one.queue)
+        slots = slots_of[one.queue]
         low, head = bounds.get(one.queue, (None, None))
         readers = reading if one.state in ("read_only", "read_write") else ()
         left = tuple(Unread(each.group, _worst(counts.get((each.group, one.queue)))) for each in readers)

@@ -27,6 +27,7 @@ from metadata.grouping import grouped
 from metadata.groups import expected_state
 from metadata.groups.expected_state import ExpectedQueue
 from metadata.monitoring import alarms
+from metadata.rules.alarm_texts import say
 
 ROWS_PER_S = 100_000
 QUEUES_EACH = 100  # whose heads and positions are read on one connection
@@ -104,7 +105,10 @@ def watch(*, actor: Actor) -> int:
     """Make the alarms of disagreement, one for each kind, agree with a check; how many began or ended."""
     report = check(actor=actor)
     kinds = grouped((one.kind, one) for one in report.findings)
-    found = {kind: f"{len(mine)} found; {mine[0].where}: {mine[0].what}" for kind, mine in kinds.items()}
+    found = {
+        kind: say("disagree", count=len(mine), where=mine[0].where, what=mine[0].what)
+        for kind, mine in kinds.items()
+    }
     unclear = KINDS if report.unchecked else ()
     return alarms.keep(kind="inconsistent", found=found, unclear=unclear, ends_after_s=0)
 

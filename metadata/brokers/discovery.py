@@ -88,6 +88,12 @@ def listed(*, actor: Actor) -> tuple[BrokerView, ...]:
     return known if known is not None else _read()
 
 
+def is_alone(name: str) -> bool:
+    """Return True if this process knows that no other broker than its own lives."""
+    known = _memory.views
+    return known is not None and not any(one.alive and one.name != name for one in known)
+
+
 def named(*, name: str, actor: Actor) -> BrokerView:
     """The broker called `name`; anybody may ask. While metadata is away, as it was.
 

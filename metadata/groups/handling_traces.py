@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -18,8 +19,10 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.clock import database_now, ms
+from metadata.db.consumer_ids import ConsumerId
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable
+from metadata.errors import MetadataUnavailable
 from metadata.models import ConsumerGroupConsumer, HandlingTrace
 from metadata.rules.groups.sampling import is_traced
 
@@ -89,8 +92,21 @@ class _Buffer:
 _buffer = _Buffer()
 
 
+def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
+    """Take a report of a member under the name that it registered with, nothing of one that left.
+
+    While metadata is away, the name is looked up when the report is written.
+    """
+    member: str | int | None = consumer.member_id
+    with suppress(MetadataUnavailable), reachable():
+        rows = ConsumerGroupConsumer.objects.filter(pk=consumer.member_id)
+        member = rows.values_list("identity", flat=True).first()
+    if member is not None:
+        note(group_id=consumer.group_id, member=member, attempts=attempts)
+
+
 def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> None:
-    """Take a report of a member, known by its name or the id of its row; what is not sampled is left out."""
+    """Keep attempts of a member, known by its name or the id of its row, so far as they are in the sample."""
     now = monotonic()
     _buffer.add(
         _Waiting(group_id, member, one, now)

@@ -51,12 +51,14 @@ class AuditRow:
 class AlarmRow:
     """An alarm; `since_ms` and `ended_at_ms` are of its last occurrence, the latter None while it lasts.
 
-    `times` counts the spells; `acknowledged_by` is '' while nobody looks after the present one.
+    `facts` is what the detail is put into words of. `times` counts the spells; `acknowledged_by` is '' while
+    nobody looks after the present one.
     """
 
     kind: str
     name: str
     detail: str
+    facts: Mapping[str, Any] | None
     count: int
     times: int
     since_ms: int

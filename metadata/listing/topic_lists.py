@@ -49,7 +49,8 @@ SUBSCRIPTIONS = Manner(
 class TopicRow:
     """A topic in a list; `lag` is that of its slowest group, `lag_ms` the age of the oldest unread message.
 
-    None while no job has seen them. `minutes`: messages that were sent in each of the last ones.
+    None while no job has seen them; so is `bytes`, the size of its queues. `minutes`: messages that were sent
+    in each of the last ones.
     """
 
     name: str
@@ -57,6 +58,7 @@ class TopicRow:
     kind: str
     queues: int
     groups: int
+    bytes: int | None
     lag: int | None
     lag_ms: int | None
     retention_days: int
@@ -119,6 +121,12 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
     with reachable():
         queues = _counts(Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id")
         groups = _counts(ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id")
+        sizes = dict(
+            Queue.objects.filter(topic__in=ids)
+            .order_by()
+            .values_list("topic_id")
+            .annotate(bytes=Sum("bytes"))
+        )
     lines = minutes.recent(topic_ids=ids)
     return found.map(
         lambda row: shown(
@@ -126,6 +134,7 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
             row,
             queues=queues.get(row.pk, 0),
             groups=groups.get(row.pk, 0),
+            bytes=sizes.get(row.pk),
             minutes=tuple(lines.get(row.pk, ())),
         )
     )

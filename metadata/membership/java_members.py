@@ -150,16 +150,18 @@ def consumer_of(member_id: int) -> ConsumerId | None:
     return None if text is None else check(text)
 
 
-def note_poll(java_id: int) -> None:
-    """Write down that a client asked now, unless this process did so a moment ago."""
-    now = time.monotonic()
-    if now - _polled.get(java_id, float("-inf")) < NOTE_S:
-        return
-    if len(_polled) >= MOST_KNOWN:
-        _polled.clear()
-    with reachable():
-        _rows().filter(java_id=java_id).update(java_polled_at=UtcNow())
+def note_poll(java_id: int) -> bool:
+    """Note that a client asked now; True if that is to be written down. The first time it is done here."""
+    now, noted_at = time.monotonic(), _polled.get(java_id)
+    if noted_at is not None and now - noted_at < NOTE_S:
+        return False
+    if noted_at is None:
+        if len(_polled) >= MOST_KNOWN:
+            _polled.clear()
+        with reachable():
+            _rows().filter(java_id=java_id).update(java_polled_at=UtcNow())
     _polled[java_id] = now
+    return noted_at is not None
 
 
 def join_anew(java_id: int) -> None:

@@ -17,9 +17,9 @@ from metadata.models.groups import ConsumerGroup, ConsumerGroupTopic
 from metadata.models.nodes import DbNode, NodeSize
 from metadata.models.operations import AuditLog, ChangeCounter, ChangeLog, JobRun, Lease
 from metadata.models.reports import Report, ReportRow
-from metadata.models.series import CommitLook, HandlingTrace, Sample, TopicProducer
+from metadata.models.series import CommitLook, HandlingTrace, JavaCaller, Sample, TopicProducer
 from metadata.models.topics import Queue, Topic, TopicRouting
-from metadata.models.users import ApiKey, KeyFingerprint, UserRights
+from metadata.models.users import ApiKey, KeyFingerprint, SavedFilter, UserRights
 
 __all__ = [
     "Alarm",
@@ -41,6 +41,7 @@ __all__ = [
     "DeadLetterCount",
     "HandlingTrace",
     "Heartbeat",
+    "JavaCaller",
     "JobRun",
     "KeyFingerprint",
     "Lease",
@@ -54,6 +55,7 @@ __all__ = [
     "Report",
     "ReportRow",
     "Sample",
+    "SavedFilter",
     "Topic",
     "TopicProducer",
     "TopicRouting",

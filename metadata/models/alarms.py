@@ -31,7 +31,8 @@ class Alarm(models.Model):
     """One cause at one thing, however often it came up; `ended_at` is null while it lasts.
 
     An occurrence is one time that it lasted: `since_at` is the beginning of the present or last one, null
-    before the first, and `times` counts them. `pending_since`: since when what was seen contradicts the row,
+    before the first, and `times` counts them. `facts`: what `detail` was made of (rules/alarm_texts.py), null
+    in rows of older releases. `pending_since`: since when what was seen contradicts the row,
     so that it opens or ends soon. `acknowledged_*` are of the present occurrence. `notified` and
     `notified_end` are the last occurrences whose beginning and end mails were written for. `count` adds up
     what was lost, where something was: it never falls. `place` is the offset in the queue, where it is about
@@ -41,6 +42,7 @@ class Alarm(models.Model):
     kind = models.CharField(max_length=20, choices=AlarmKind.choices)
     name = NameField(max_length=2 * MAX_NAME + 1)
     detail = models.CharField(max_length=1000)
+    facts = models.JSONField(null=True, blank=True)
     count = models.BigIntegerField(default=0)
     place = models.BigIntegerField(null=True, blank=True)
     first_at = models.DateTimeField()
@@ -67,7 +69,7 @@ class Alarm(models.Model):
 
 
 class AlarmMail(models.Model):
-    """That an alarm began or ended, to be told to one address; what waited for too long is not sent.
+    """A mail that tells one address that an alarm began or ended; one that waited too long is not sent.
 
     Several may go in one mail. `sent_at` is null while it waits.
     """
@@ -105,7 +107,7 @@ class AlarmMail(models.Model):
 
 
 class DeadLetterCount(models.Model):
-    """Number of a group's dead messages, as a job counted them on the nodes that answered.
+    """Number of a group's dead letters, as a job counted them on the nodes that answered.
 
     Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as in Sample.
     """

@@ -30,7 +30,7 @@ class Broker(NamedModel):
 
 
 class BrokerProcess(NamedModel):
-    """A worker of a broker, and the metadata change up to which it has let go of everything older.
+    """A worker process of a broker, and the newest metadata change that it has acknowledged.
 
     Who moves a node waits until no live worker can still write to its old address. `demand` is what it is
     asked to send where that is limited (rates.py), as JSON.

@@ -9,7 +9,7 @@ from metadata.models.groups import ConsumerGroup
 
 
 class Redrive(models.Model):
-    """One request to bring dead messages of a group back, and how far it is.
+    """One request to redrive dead letters of a group, and how far it is.
 
     Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given, none of them younger
     than `bounds` ({node: the highest row when it was asked for}). `places` ({node: [died at in ms, row]}) is

@@ -70,7 +70,7 @@ class JobRun(models.Model):
 
 
 class Lease(NamedModel):
-    """Holder of a sweep just now. `term` grows with every new holder."""
+    """The broker that runs a periodic job now. `term` grows with every new holder."""
 
     name = NameField(max_length=MAX_NAME, primary_key=True)
     holder = models.CharField(max_length=200)

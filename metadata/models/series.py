@@ -67,9 +67,9 @@ class Sample(models.Model):
 
 
 class CommitLook(models.Model):
-    """Offsets that a group had committed in the queues of a topic: {queue: Look of rules.groups.commits}.
+    """Offsets that a group had committed in the queues of a topic, as a job last read them.
 
-    Ids instead of foreign keys, as in Sample.
+    `positions` is {queue: Look of rules.groups.commits}. Ids instead of foreign keys, as in Sample.
     """
 
     topic_ref = models.BigIntegerField()
@@ -110,6 +110,32 @@ class TopicProducer(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}"
+
+
+class JavaCaller(models.Model):
+    """Requests of a Java client from an address: answered, refused, or limited for their rate.
+
+    Each is counted in the hour `hour` (hours since 1970), and in the one before it. `sdk` is empty where a
+    request was refused before it was read.
+    """
+
+    address = NameField(max_length=100)
+    sdk = NameField(max_length=100, blank=True)
+    last_seen = models.DateTimeField(db_index=True)
+    hour = models.BigIntegerField()
+    answered = models.BigIntegerField(default=0)
+    refused = models.BigIntegerField(default=0)
+    limited = models.BigIntegerField(default=0)
+    answered_before = models.BigIntegerField(default=0)
+    refused_before = models.BigIntegerField(default=0)
+    limited_before = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ("-last_seen",)
+        constraints = (models.UniqueConstraint(fields=("address", "sdk"), name="java_caller"),)
+
+    def __str__(self) -> str:
+        return f"{self.sdk} at {self.address}"
 
 
 class HandlingTrace(models.Model):

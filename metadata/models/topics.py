@@ -102,7 +102,8 @@ class Queue(models.Model):
     has read it, and its table is dropped some days later. `state_since`: when it got the state it has.
 
     `head_read` is the head as a job last read it, `head_seen` the highest that was still there a minute
-    later, so that no crash can take it back: a node below it has lost messages.
+    later, so that no crash can take it back: a node below it has lost messages. `bytes`: what its table took
+    when a job last measured it, null before.
     """
 
     class State(models.TextChoices):
@@ -120,6 +121,7 @@ class Queue(models.Model):
     state_since = models.DateTimeField()
     head_read = models.BigIntegerField(default=0)
     head_seen = models.BigIntegerField(default=0)
+    bytes = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ("topic_id", "number")

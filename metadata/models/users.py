@@ -1,4 +1,4 @@
-"""UserRights in the portal; ApiKey of clients; KeyFingerprint of the keys of brokers."""
+"""UserRights and SavedFilter in the portal; ApiKey of clients; KeyFingerprint of the keys of brokers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,21 @@ class UserRights(NamedModel):
 
     class Meta(NamedModel.Meta):
         verbose_name_plural = "user rights"
+
+
+class SavedFilter(models.Model):
+    """A filter that a user saved: the search of a page of the portal as its URL holds it, by name."""
+
+    user = NameField(max_length=150)  # the account's user name
+    page = models.CharField(max_length=30)  # name of its route
+    name = NameField(max_length=60)
+    query = models.CharField(max_length=2000)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("user", "page", "name"), name="saved_filter_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.user} {self.page} {self.name}"
 
 
 class ApiKey(NamedModel):

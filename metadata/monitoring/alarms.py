@@ -20,12 +20,14 @@ from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
 from metadata.rules import alarm_rules
 from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Subject, Turn
+from metadata.rules.alarm_texts import facts_of
 
 KEPT_DAYS = 90
 QUIET_S = 7 * 86_400.0  # after which what happened once is over, acknowledged or not
 MOST = 2_000  # of a kind that are looked after at once: the others wait
 FIELDS = (
     "detail",
+    "facts",
     "last_at",
     "ended_at",
     "since_at",
@@ -40,7 +42,7 @@ FIELDS = (
 def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int | None = None) -> None:
     """Record that something is so (again), at once; `count` is added to what was counted before."""
     now = database_now()
-    given = {"detail": detail[:1000], "place": place, "last_at": now}
+    given = {"detail": detail[:1000], "facts": facts_of(detail), "place": place, "last_at": now}
     known = Alarm.objects.filter(kind=kind, name=name)
     if not known.exists():  # somebody else may make it just now
         new = {**given, "first_at": now, "ended_at": now}
@@ -69,8 +71,8 @@ def keep(
 ) -> int:
     """Make the alarms of a kind agree with what a look at everything found; return how many began or ended.
 
-    `found`: {name: detail} of where it is so. Where it is `unclear`, all stays as it is. What is found must
-    have been so for `begins_after_s`, what is not for `ends_after_s`.
+    `found`: {name: detail} of where it is so; a detail is a text of alarm_texts. Where it is `unclear`, all
+    stays as it is. What is found must have been so for `begins_after_s`, what is not for `ends_after_s`.
     """
     now = database_now()
     some = dict(list(found.items())[:MOST])
@@ -82,7 +84,7 @@ def keep(
         if name not in found and name in unclear:
             continue
         if name in some:
-            row.detail, row.last_at = some[name][:1000], now
+            row.detail, row.facts, row.last_at = some[name][:1000], facts_of(some[name]), now
         patience_s = begins_after_s if row.ended_at else ends_after_s
         turned += _turn(row, name in found, patience_s, now)
     Alarm.objects.bulk_create(fresh.values(), batch_size=500, ignore_conflicts=True)
@@ -91,7 +93,8 @@ def keep(
 
 
 def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
-    return Alarm(kind=kind, name=name, detail=detail[:1000], first_at=now, last_at=now, ended_at=now)
+    given = {"detail": detail[:1000], "facts": facts_of(detail)}
+    return Alarm(kind=kind, name=name, **given, first_at=now, last_at=now, ended_at=now)
 
 
 def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:

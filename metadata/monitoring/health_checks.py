@@ -18,6 +18,7 @@ from metadata.db.transactions import reachable
 from metadata.grouping import grouped
 from metadata.models import Alarm, ConsumerGroupConsumer, ConsumerGroupTopic, JobRun, Queue, QueueOffset
 from metadata.rules import alarm_rules
+from metadata.rules.alarm_texts import of_error, say
 
 STALE_S = 600.0  # a lag that was not recorded for longer tells nothing
 JOBS_BACK_S = 7 * 86_400.0  # a job that failed earlier, and ran no more, is forgotten
@@ -64,7 +65,7 @@ def behind() -> Found:
                 alarm_rules.passed(lag, most or config.alarm_lag),
                 alarm_rules.passed(age_s, most_s or config.alarm_lag_s),
             )
-            detail = f"{lag:,} unread messages, the oldest for {age_s / 60:,.0f} min"
+            detail = say("behind", messages=lag, minutes=round(age_s / 60))
             seen.add(f"{group}/{topic}", detail, is_so=None if lag_at is None or lag_at < fresh else passed)
     return seen
 
@@ -95,18 +96,20 @@ def idle() -> Found:
         )
     seen = Found()
     for (group, topic), queues in lone.items():
-        what = numbers(queues, topic=topic)
-        seen.add(f"{group}/{topic}", f"unread messages in queues without a consumer: {what}")
+        named = ", ".join(f"{topic}/{one}" for one in sorted(queues)[:MOST_NAMED])
+        more = len(queues) - MOST_NAMED
+        what = say("idle_more", queues=named, more=more) if more > 0 else say("idle", queues=named)
+        seen.add(f"{group}/{topic}", what)
     return seen
 
 
-def numbers(queues: Collection[int], *, topic: str = "") -> str:
-    """Some ids as text, or some queues by their numbers in a topic.
+def numbers(queues: Collection[int]) -> str:
+    """Some ids as text.
 
-    >>> numbers([3, 1, 2]), numbers([1, 0], topic="orders")
-    ('1, 2, 3', 'orders/0, orders/1')
+    >>> numbers([3, 1, 2])
+    '1, 2, 3'
     """
-    named = ", ".join(f"{topic}/{one}" if topic else str(one) for one in sorted(queues)[:MOST_NAMED])
+    named = ", ".join(map(str, sorted(queues)[:MOST_NAMED]))
     return named if len(queues) <= MOST_NAMED else f"{named} and {len(queues) - MOST_NAMED} more"
 
 
@@ -120,9 +123,8 @@ def failed_jobs(every_minutes: dict[str, int]) -> Found:
         bad = over.filter(pk__in=list(latest), state="failed", started_at__gte=since)
         for run in bad.order_by("-id"):
             often = every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES
-            seen.add(
-                run.name, run.detail[:500], is_so=None if often and _went_well_before(run, since) else True
-            )
+            is_so = None if often and _went_well_before(run, since) else True
+            seen.add(run.name, of_error(run.detail[:500]), is_so=is_so)
     return seen
 
 

@@ -8,9 +8,10 @@ say so, or does not hear the server's answer, leaves a row that is sent again. T
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import F, Max, Q
 
@@ -38,6 +39,7 @@ class AlarmNotice:
     kind: str
     name: str
     detail: str
+    facts: Mapping[str, Any] | None
     since_ms: int
     ended_at_ms: int | None
 
@@ -116,7 +118,9 @@ def _notice(row: AlarmMail) -> AlarmNotice:
     ended = alarm.ended_at if row.what == "ended" else None
     since_ms = ms(alarm.since_at or alarm.first_at)
     until_ms = ms(ended) if ended else None
-    return AlarmNotice(row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, since_ms, until_ms)
+    return AlarmNotice(
+        row.pk, ms(row.made_at), alarm.kind, alarm.name, alarm.detail, alarm.facts, since_ms, until_ms
+    )
 
 
 def sent(ids: Collection[int]) -> None:

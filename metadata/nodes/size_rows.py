@@ -12,7 +12,7 @@ from metadata.db.clock import before, database_now, ms
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
-from metadata.models import DbNode, NodeSize
+from metadata.models import DbNode, NodeSize, Queue
 from metadata.monitoring.metrics_history import start_of
 from metadata.rules.growth import Size, per_day
 
@@ -38,6 +38,20 @@ def note(found: Mapping[int, tuple[int, int]]) -> int:
         size, tables = found[node_id]
         NodeSize.objects.update_or_create(node_id=node_id, at=at, defaults={"bytes": size, "tables": tables})
     return len(there)
+
+
+def note_queues(found: Mapping[int, Mapping[int, int]]) -> int:
+    """Keep {node id: {queue id: bytes}}; how many queues changed. What its node lacks has no size."""
+    changed = []
+    with reachable():
+        rows = Queue.objects.filter(node_id__in=list(found)).order_by("pk")
+        for row in rows.only("node_id", "bytes"):
+            size = found[row.node_id].get(row.pk)
+            if row.bytes != size:
+                row.bytes = size
+                changed.append(row)
+        Queue.objects.bulk_update(changed, ("bytes",), batch_size=500)
+    return len(changed)
 
 
 def growth() -> dict[int, Growth]:

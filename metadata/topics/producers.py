@@ -16,6 +16,7 @@ from heapq import nlargest
 from django.db.models import Case, Count, F, Value, When
 
 from metadata.actors import Actor
+from metadata.db import access
 from metadata.db.clock import UtcNow, database_now, ms
 from metadata.db.prune import Rule
 from metadata.db.transactions import reachable, transactional
@@ -24,6 +25,7 @@ from metadata.models import TopicProducer
 from metadata.topics import topic_rows
 
 FLUSH_S = 20.0
+LATE_MS = 60_000  # so long after its first message a producer may be written down
 KEPT_DAYS = 7
 MOST = 200  # rows of a topic
 MOST_COUNTED = 5_000  # producers that a process counts between two flushes; further ones are left out
@@ -98,6 +100,20 @@ def of_topic(*, topic: str, actor: Actor) -> list[ProducerView]:
         now = database_now()
         rows = TopicProducer.objects.filter(topic_ref=topic_id).order_by("-last_seen", "pk")
         return [_view(row, now) for row in rows]
+
+
+def clients_of(*, topic: str, name: str, at_ms: int, actor: Actor) -> list[ProducerView]:
+    """Return from where, and with which clients, a producer sent to a topic around a time, the last first.
+
+    None are known for an actor without a right on the topic, and for a time before KEPT_DAYS.
+    """
+    if not access.sees(actor, topic):
+        return []
+    return [
+        one
+        for one in of_topic(topic=topic, actor=actor)
+        if one.name == name and one.first_seen_at_ms - LATE_MS <= at_ms <= one.last_seen_at_ms
+    ]
 
 
 def _view(row: TopicProducer, now: datetime) -> ProducerView:

@@ -35,13 +35,14 @@ DROP_AFTER_DAYS = 3
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue: its id, its place in the topic, the name of its node."""
+    """A queue: its id, its place in the topic, the name of its node, its size when it was last measured."""
 
     queue: int
     number: int
     node: str
     node_id: int
     state: str
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +269,9 @@ def _views(rows: Sequence[Topic]) -> list[TopicView]:
     queues: dict[int, list[QueueView]] = {row.pk: [] for row in rows}
     found = Queue.objects.filter(topic_id__in=[*queues]).select_related("node").order_by("topic_id", "number")
     for one in found:
-        queues[one.topic_id].append(QueueView(one.pk, one.number, one.node.name, one.node_id, one.state))
+        queues[one.topic_id].append(
+            QueueView(one.pk, one.number, one.node.name, one.node_id, one.state, one.bytes)
+        )
     return [_as_view(row, tuple(queues[row.pk])) for row in rows]
 
 

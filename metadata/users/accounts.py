@@ -24,7 +24,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound
-from metadata.models import ConsumerGroup, Topic, UserRights
+from metadata.models import ConsumerGroup, SavedFilter, Topic, UserRights
 from metadata.rules.topics.names import check_confirmed
 
 USER_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@.+_-]{0,149}")
@@ -207,10 +207,10 @@ def _hashed(password: str, name: str, *, dry_run: bool) -> str:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = False) -> None:
-    """Forget an account and its rights; whoever is logged in with it is so no more. Needs `admin`.
+    """Forget an account, its rights and its filters; whoever is logged in with it is so no more.
 
-    The names of owners stay as they are: see `owned`. `dry_run` changes nothing. Raises NotFound,
-    Invalid(not_confirmed), and Conflict(in_use) for the last administrator.
+    Needs `admin`. The names of owners stay as they are: see `owned`. `dry_run` changes nothing. Raises
+    NotFound, Invalid(not_confirmed), and Conflict(in_use) for the last administrator.
     """
     access.require(actor, "admin", "*", what="user")
     row = _account(name)
@@ -220,6 +220,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
     before = {"administrator": _is_admin(row), "active": row.is_active, "email": row.email, "rights": known}
     row.delete()
     rights.delete()
+    SavedFilter.objects.filter(user=name).delete()
     _require_administrator(before, name)
     audit.record(actor=actor, verb="delete", kind="user", name=name, before=before)
     transaction.set_rollback(dry_run)

@@ -21,9 +21,16 @@ def password_field(label: Any, *, autocomplete: str = "new-password", **form: An
 
 
 def time_field(**form: Any) -> forms.DateTimeField:
-    """Return a field for a date and time, UTC, that may be left empty."""
-    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    """Return a field for a date and time, UTC; may be empty. A script shows it in the browser's zone."""
+    attrs = {"type": "datetime-local", "step": "1", "data-utc": lazy("Date and time")}
+    widget = forms.DateTimeInput(attrs=attrs, format="%Y-%m-%dT%H:%M:%S")
     return forms.DateTimeField(label=lazy("Date and time, UTC"), required=False, widget=widget, **form)
+
+
+def only_for(field: forms.Field, choice: str, value: str) -> forms.Field:
+    """Return a field that a script hides while a choice of its form has another value."""
+    field.widget.attrs["data-only"] = f"{choice}={value}"
+    return field
 
 
 def given(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:

@@ -52,6 +52,12 @@ show(
     ordering="-id",
 )
 show(
+    models.JavaCaller,
+    "address sdk last_seen answered refused limited",
+    search="address sdk",
+    ordering="-last_seen",
+)
+show(
     models.TopicProducer,
     "topic_ref name address sdk first_seen last_seen messages",
     search="=topic_ref name address sdk",
@@ -149,6 +155,7 @@ show(models.CommitLook, "at topic_ref group_ref", search="=topic_ref =group_ref"
 show(models.Report, "id name engine made_at settings", search="name", filters="name engine")
 show(models.ReportRow, "report number values", search="report__name")
 show(get_user_model(), "username email is_superuser is_active last_login", search="username email")
+show(models.SavedFilter, "user page name query", search="user name", filters="page")
 show(models.UserRights, "name rights", search="name")
 show(models.ApiKey, "name rights created_at", search="name")
 show(models.KeyFingerprint, "purpose fingerprint noted_at", search="fingerprint")

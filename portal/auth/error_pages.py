@@ -98,7 +98,7 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 def handler500(request: HttpRequest) -> HttpResponse:
     """An error that nobody expected."""
     incident = uuid.uuid4().hex[:16]
-    log.error("page failed, id %s: %s", incident, request.path)
+    log.error("page failed, id %s: %s", incident, request.path, exc_info=True)
     return _page(request, 500, _("The log has details under the id %s.") % incident)
 
 

@@ -27,8 +27,9 @@ class Console(AdminSite):
     index_title = gettext_lazy("All data, read-only")
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return True if somebody may see the admin, whose session is not over."""
-        return super().has_permission(request) and not sessions.is_over(request)
+        """Return True for an administrator whose session is not over; staff of Django's own do not see it."""
+        allowed = super().has_permission(request) and request.user.is_superuser
+        return allowed and not sessions.is_over(request)
 
     def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The portal's own page, which writes the audit log and counts wrong passwords."""

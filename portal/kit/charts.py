@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
+from metadata.listing.chart_marks import Mark
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Point
 from metadata.rules.growth import Size
+from portal.kit import rows
 from portal.kit.pages import Link
 from portal.kit.tables import Text
 from portal.templatetags.shapes import DASH, count, rate, size
 
 Value = float | int | None
+TONES = {"rebalance": "", "reset": "warn", "undo": "warn", "alarm": "bad", "resolved": "ok"}  # of marks
 LEAST_S = 10  # of a step that is not over, for its rate to be shown
+
+
+class Event(NamedTuple):
+    """A vertical line in a chart: when, ms since 1970; its tone; what is said of it."""
+
+    at_ms: int
+    tone: str
+    text: str
+
+
+class Row(NamedTuple):
+    """A step of a chart: ms and s since 1970, (shown, raw) of each line, and what happened in it.
+
+    A raw '' stands for nothing.
+    """
+
+    at_ms: int
+    at: int
+    values: Sequence[tuple[str, Value | str]]
+    events: Sequence[Event] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart; a row is (ms since 1970, s since 1970, ((shown, raw), …)), a raw '' stands for nothing."""
-
     title: Text
     labels: Sequence[Text]
-    rows: Sequence[tuple[int, int, Sequence[tuple[str, Value | str]]]]
+    rows: Sequence[Row]
+
+    @property
+    def has_events(self) -> bool:
+        return any(one.events for one in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +97,7 @@ def spans(chosen: Span) -> list[Link]:
     return [Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS]
 
 
-def rates(points: Sequence[Point]) -> Chart:
+def rates(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     """Messages per second: sent, handled by groups, and pulled by them, perhaps twice."""
     lines: list[Callable[[Point], Value]] = [
         lambda point: _rate(point, point.sent),
@@ -79,7 +105,7 @@ def rates(points: Sequence[Point]) -> Chart:
         lambda point: _rate(point, point.pulled),
     ]
     labels = [_("sent"), _("handled"), _("pulled")]
-    return _chart(_("Messages per second"), labels, _told(points), lines=lines, shown=rate)
+    return _chart(_("Messages per second"), labels, _told(points), marks, lines=lines, shown=rate)
 
 
 def _rate(point: Point, count: int | None) -> Value:
@@ -91,20 +117,23 @@ def _told(points: Sequence[Point]) -> Sequence[Point]:
     return points if points[-1].seconds >= LEAST_S else points[:-1]
 
 
-def lags(points: Sequence[Point]) -> Chart:
+def lags(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     """Unread messages, as a job saw them."""
-    return _chart(_("Unread messages"), [_("lag")], points, lines=[lambda point: point.lag], shown=count)
+    return _chart(
+        _("Unread messages"), [_("lag")], points, marks, lines=[lambda point: point.lag], shown=count
+    )
 
 
 def sizes(found: Sequence[Size]) -> Chart:
-    rows = [(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found]
-    return Chart(_("Size, bytes"), [_("Size")], rows)
+    steps = [Row(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found]
+    return Chart(_("Size, bytes"), [_("Size")], steps)
 
 
 def _chart(
     title: str,
     labels: Sequence[str],
     points: Sequence[Point],
+    marks: Sequence[Mark],
     *,
     lines: Sequence[Callable[[Point], Value]],
     shown: Callable[[Value], str],
@@ -112,7 +141,31 @@ def _chart(
     def cell(value: Value) -> tuple[str, Value | str]:
         return (DASH, "") if value is None else (shown(value), round(value, 4))
 
-    rows = [
-        (point.at_ms, point.at_ms // 1000, tuple(cell(line(point)) for line in lines)) for point in points
+    events = _events(points, marks)
+    steps = [
+        Row(point.at_ms, point.at_ms // 1000, tuple(cell(line(point)) for line in lines), events[n])
+        for n, point in enumerate(points)
     ]
-    return Chart(title, labels, rows)
+    return Chart(title, labels, steps)
+
+
+def _events(points: Sequence[Point], marks: Sequence[Mark]) -> list[list[Event]]:
+    """Return the events of each step; without those before the first."""
+    begins = [point.at_ms for point in points]
+    found: list[list[Event]] = [[] for _point in points]
+    for mark in marks:
+        step = bisect_right(begins, mark.at_ms) - 1
+        if step >= 0:
+            found[step].append(Event(mark.at_ms, TONES[mark.kind], _said(mark)))
+    return found
+
+
+def _said(mark: Mark) -> str:
+    if mark.kind == "rebalance":
+        return _("Rebalance: %s") % rows.cause(mark.what)
+    if mark.kind in ("alarm", "resolved"):
+        what = f"{rows.alarm_kind(mark.what)}{f', {mark.name}' if mark.name else ''}"
+        return (_("Alarm: %s") if mark.kind == "alarm" else _("Resolved: %s")) % what
+    words = {"who": mark.what, "what": mark.name or _("several topics")}
+    text = _("Reset by %(who)s: %(what)s") if mark.kind == "reset" else _("Reset undone by %(who)s: %(what)s")
+    return text % words

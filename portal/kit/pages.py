@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -12,6 +13,9 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.db.clock import database_now, ms
+from metadata.users import saved_filters
+from metadata.users.saved_filters import FilterView
+from portal.auth.access import actor
 from portal.kit.tables import Table, Text, with_words
 
 SECTIONS: Mapping[str, tuple[Text, str]] = {  # of the navigation: label, name of the page that begins it
@@ -33,6 +37,9 @@ SECTIONS: Mapping[str, tuple[Text, str]] = {  # of the navigation: label, name o
     "checks": (lazy("Checks"), "consistency"),
     "settings": (lazy("Settings"), "settings"),
 }
+LISTS = frozenset(name for _label, name in SECTIONS.values())  # pages whose filters can be saved
+PAGING = ("page", "after", "seen")  # words of the URL that say which part of a list is shown
+UNSAVED = (*PAGING, "tail", "columns", "format")  # words of the URL that are no part of a filter
 SHOWN_ALL = 2  # actions that need no menu
 
 
@@ -66,6 +73,16 @@ class Fact:
     tone: str = ""
     kind: str = "text"
     note: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Filters that the person saved of a page, and the one that its URL holds now, '' for none."""
+
+    page: str
+    filters: Sequence[FilterView]
+    query: str
+    now: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +128,29 @@ def chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
     """Return the filters that the URL has, by name, each with the address without it."""
     asked = {name: request.GET.get(name, "") for name in labels}
     return [
-        Link(f"{labels[name]}: {value}", with_words(request, **{name: "", "page": ""}))
+        Link(f"{labels[name]}: {value}", with_words(request, **dict.fromkeys((name, *PAGING), "")))
         for name, value in asked.items()
         if value
     ]
+
+
+def filter_of(words: Mapping[str, str]) -> str:
+    """Return the words of a URL that make a filter, as they stand in a URL.
+
+    >>> filter_of({"q": "a b", "page": "2", "sort": ""})
+    'q=a+b'
+    """
+    return urlencode({name: value for name, value in words.items() if value and name not in UNSAVED})
+
+
+def saved(request: HttpRequest) -> Saved | None:
+    """Return the saved filters of the list that a request is for; None where none can be saved."""
+    match = request.resolver_match
+    page = match.url_name if match else None
+    if page not in LISTS:
+        return None
+    found = saved_filters.listed(page=page, actor=actor(request))
+    return Saved(page, found, request.GET.urlencode(), filter_of(request.GET.dict()))
 
 
 def list_page(
@@ -125,6 +161,7 @@ def list_page(
     query = request.GET.get("q", "")
     own = {one["name"] for one in words.get("asked", ())}
     words["keep"] = [one for one in table.keep if one[0] not in own]
+    words["saved"] = saved(request) if searched else None
     return show(request, "kit/list", title, table=table, live=True, searched=searched, query=query, **words)
 
 

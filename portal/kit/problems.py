@@ -56,7 +56,7 @@ def problems(known: Overview, who: Actor) -> list[Problem]:
 
 def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
     for one in known.alarms:
-        words = {"kind": rows.alarm_kind(one.kind), "name": one.name, "detail": one.detail}
+        words = {"kind": rows.alarm_kind(one.kind), "name": one.name, "detail": rows.alarm_detail(one)}
         text = _("Alarm: %(kind)s, %(name)s: %(detail)s") if one.name else _("Alarm: %(kind)s: %(detail)s")
         href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
         yield Problem("bad", text % words, href, one.since_ms)

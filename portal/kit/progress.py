@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -53,6 +55,17 @@ def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
 def _trend(said: Progress) -> Text:
     found = {"too_little_data": _("too little data"), "steady": _("steady")}
     return found.get(said.state, words(said)[0])
+
+
+def of_all(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text:
+    """Return the first of the groups that falls behind, or how long the slowest one takes to catch up."""
+    said = [(name, found.said) for name, found in groups if found]
+    growing = [(name, one) for name, one in said if one.state == "falls_behind"]
+    if growing:
+        name, one = growing[0]
+        return _("%(group)s falls behind by %(rate)s/s") % {"group": name, "rate": rate(one.per_s)}
+    ends = [one for _name, one in said if one.state == "catches_up"]
+    return words(max(ends, key=lambda one: one.in_s or 0))[0] if ends else ""
 
 
 def _rounded(ms: float) -> int:

@@ -12,6 +12,7 @@ from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow, SubscriptionRow
 from metadata.rules.alarm_rules import subject
+from metadata.rules.alarm_texts import worded
 from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
 from portal.kit.pages import to
@@ -76,6 +77,7 @@ VERBS: dict[str, Text] = {  # of the audit log
     "shrink": gettext_lazy("shrink"),
     "set_reader": gettext_lazy("set reader account of"),
     "set_account": gettext_lazy("set account of"),
+    "save": gettext_lazy("save"),
     "saw": gettext_lazy("mark as seen"),
     "retire": gettext_lazy("retire"),
     "require": gettext_lazy("require"),
@@ -99,11 +101,19 @@ VERBS: dict[str, Text] = {  # of the audit log
     "delete token": gettext_lazy("delete a send token of"),
     "accept_keys": gettext_lazy("accept keys of"),
     "reset": gettext_lazy("reset"),
+    "send": gettext_lazy("send to"),
+    "recall": gettext_lazy("recall a message of"),
+    "give up": gettext_lazy("give up"),
+    "lay out": gettext_lazy("lay out"),
+    "begin_promote": gettext_lazy("begin to promote"),
+    "begin_adopt": gettext_lazy("begin to adopt"),
     "undo": gettext_lazy("undo"),
 }
 KINDS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
+    "filter": gettext_lazy("saved filter"),
     "node": gettext_lazy("node"),
+    "broker": gettext_lazy("Broker"),
     "user": gettext_lazy("user"),
     "group": gettext_lazy("consumer group"),
     "dead": gettext_lazy("dead letters"),
@@ -196,6 +206,10 @@ def place_of_handler(handler: SlowHandler | None) -> Cell:
 def group(name: str) -> Cell:
     """A group's name with its link."""
     return code(name, to("group", name))
+
+
+def alarm_detail(one: AlarmRow) -> str:
+    return worded(one.facts, one.detail, _)
 
 
 def alarm_href(kind: str, name: str, *, administrator: bool) -> str:

@@ -106,7 +106,7 @@ def facts(settings: Mapping[str, Setting], view: object, *, without: Collection[
 def _fact(one: Setting, value: Any) -> Fact:
     kind = one.kind
     if value in (None, ""):
-        return Fact(lazy(one.label), _(kind.null) if kind.null else None)
+        return Fact(label(one), _(kind.null) if kind.null else None)
     if isinstance(kind, Choice):
         return Fact(lazy(one.label), _(kind.words[value]))
     if isinstance(kind, Flag):

@@ -14,6 +14,8 @@ from metadata.listing.pages import Listed, Wanted
 
 V = TypeVar("V")
 Text = str | Promise
+PART = 100  # rows of a table that is shown as a whole
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
 LEADING = 4  # columns of a row on a phone: two lines
 
 
@@ -101,9 +103,9 @@ def long(value: Any) -> Cell:
     return Cell(value, "long")
 
 
-def fold(shown: str, whole: str) -> Cell:
-    """One line that unfolds to more."""
-    return Cell((shown, whole), "fold")
+def fold(shown: str, whole: str, place: str) -> Cell:
+    """One line that unfolds to more; `place` is unique on the page: what is open stays so in a live list."""
+    return Cell((shown, whole, place), "fold")
 
 
 def prose(value: Any) -> Cell:
@@ -176,6 +178,23 @@ def plain(columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text =
     return Table(heads=heads, rows=rows, empty=empty, caption=caption, folds=folds)
 
 
+def part(request: HttpRequest, columns: Columns[V], found: Sequence[V], empty: Empty, *, word: str) -> Table:
+    """A table whose rows are all known: as a whole, or a page of many; `word` of the URL says which."""
+    if len(found) <= PART:
+        return plain(columns, found, empty)
+    pages = -(-len(found) // PART)
+    asked = request.GET.get(word, "1")
+    page = min(max(int(asked), 1), pages) if asked.isascii() and asked.isdigit() and len(asked) < 8 else 1
+    return replace(
+        plain(columns, found[PART * (page - 1) : PART * page], empty),
+        total=len(found),
+        page=page,
+        pages=pages,
+        previous=with_words(request, **{word: page - 1}) if page > 1 else "",
+        following=with_words(request, **{word: page + 1}) if page < pages else "",
+    )
+
+
 def _rows(columns: Columns[V], found: Iterable[V]) -> list[list[Cell]]:
     labels = [(one, str(one.label), _is_minor(n, one)) for n, one in enumerate(columns)]
     return [
@@ -208,3 +227,12 @@ def with_words(request: HttpRequest, **changed: Any) -> str:
     """Return the address of a page with some words changed; empty ones are left out."""
     words = {**request.GET.dict(), **{name: str(value) for name, value in changed.items()}}
     return f"?{urlencode({name: value for name, value in words.items() if value})}"
+
+
+def harmless(value: Any) -> Any:
+    """Return a value of a CSV file that no spreadsheet takes for a formula.
+
+    >>> harmless("=1+1"), harmless("one"), harmless(-1)
+    ("'=1+1", 'one', -1)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value

@@ -26,6 +26,7 @@ from tests.acceptance.scenarios import (
     frozen_metadata,
     full_node,
     full_tmpdir,
+    java,
     linked,
     long_queue,
     lost_nodes,
@@ -249,6 +250,11 @@ def play_share(stage: Stage, pair: Pair) -> None:
         share.run_poison(stage, count=1_000, lethal=500)
 
 
+def play_java(stage: Stage, pair: Pair) -> None:
+    """kill -9 of Java and Python members of one group, ends of brokers, --times of each (default 10)."""
+    java.run(stage, pair, rounds=stage.times or 10)
+
+
 def play_mixed_releases(stage: Stage, pair: Pair) -> None:
     """Brokers of two releases go up and down while nodes are upgraded, --times times (default 2)."""
     mixed_releases.run(stage, pair, rounds=stage.times or 2)
@@ -295,6 +301,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "tmpdir-full": play_tmpdir_full,
     "metadata-frozen-short": play_metadata_frozen_short,
     "repeats": play_repeats,
+    "java": play_java,
     "mixed-releases": play_mixed_releases,
     "long-queue": play_long_queue,
     "share": play_share,

@@ -45,6 +45,25 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert f"The data directory {file} cannot be used: File exists." in text
 
 
+def test_a_data_directory_that_one_may_not_write_is_refused(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    for data in (closed, closed / "var"):
+        code, text = NotEvenRoot(data).refused()
+        assert code == 1
+        assert f"The data directory {data} cannot be used: Permission denied." in text
+        assert "Traceback" not in text
+
+
+class NotEvenRoot(Server):
+    """A server without root's right to write where others may not."""
+
+    def command(self) -> list[str]:
+        rights = "-dac_override,-dac_read_search"
+        before = [] if os.geteuid() else ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+        return [*before, *super().command()]
+
+
 def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:
     code, text = Server(tmp_path / "other", port=server.port).refused()
     assert code == 1

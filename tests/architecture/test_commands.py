@@ -10,7 +10,11 @@ from tests.support import commands
 from tests.support.commands import Told, trouble
 from tests.support.environment import ROOT
 
-PAGES = sorted([*ROOT.glob("README*.md"), *ROOT.glob("client/*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    page
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("[!.]*/**/*.md"), *ROOT.glob(".github/**/*.md")]
+    if page.name != "CHANGELOG.md"  # tells commands of former releases
+)
 SPEAKING = (
     "catmq_site",
     "brokerapi",
@@ -70,11 +74,25 @@ def joined(file: Path) -> str:
         "manage.py do_it",
         "script/none",
         "script/server --dta var",
+        "script/bench matrix --ways plain",
         "python examples/none.py",
     ],
 )
 def test_a_command_that_does_not_exist_is_found(text: str) -> None:
     assert trouble(Told("here", text, True)) != ""
+
+
+def test_a_command_goes_on_behind_a_backslash_and_in_an_open_quotation() -> None:
+    block = "# that is one\ncatmq send t \\\n  --key k 'a\n  b; c' \\\n  --wrong\nls\n"
+    assert list(commands.statements(block)) == [
+        "# that is one",
+        "catmq send t    --key k 'a\n  b; c'    --wrong",
+        "ls",
+    ]
+    (told,) = [part for one in commands.statements(block) for part in commands.parts(one)]
+    assert "--wrong" in trouble(Told("here", told, True))
+    with pytest.raises(ValueError, match="without its end"):
+        list(commands.statements("catmq send t 'a\n"))
 
 
 def test_commands_are_found_in_shell_and_in_sentences(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from gettext import GNUTranslations
 
 import pytest
 from django.apps import apps
@@ -13,10 +14,15 @@ from django.utils.translation import gettext, ngettext, override
 
 from catmq_site.jobs.schedules import JOBS
 from messagestore.nodes import preflight
+from metadata.rules import alarm_texts
 from metadata.rules.settings import GROUP, NODE, SUBSCRIPTION, TOPIC
+from portal.kit import rows
 from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
+CATALOG = PORTAL / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.po"
+VALUE = re.compile(r"%\(\w+\)[sd]|%[sd%]")
+MSGID = re.compile(r'^msgid ((?:"(?:[^"\\]|\\.)*"\s*)+)', re.MULTILINE)
 SAME = {"CatMQ", "Cron", "Mysql", "Sqlite", "Broker", "Broker %(name)s", "%"}  # the same in every language
 CALLS = ("_", "lazy", "gettext", "gettext_lazy", "ngettext")
 TAG = re.compile(r"\{%\s*translate\s+(\"[^\"]*\"|'[^']*')")
@@ -27,8 +33,8 @@ Words = str | tuple[str, str]  # with its plural, where one is chosen by a numbe
 
 
 def of_code() -> Iterator[Words]:
-    """What the modules say."""
-    for path in PORTAL.rglob("*.py"):
+    """What the modules say, and mails."""
+    for path in (*PORTAL.rglob("*.py"), ROOT / "catmq_site" / "jobs" / "alarm_mails.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
                 forms = node.args[: 2 if node.func.id == "ngettext" else 1]
@@ -66,6 +72,11 @@ def of_findings() -> Iterator[Words]:
     yield from preflight.TEXTS.values()
 
 
+def of_alarms() -> Iterator[Words]:
+    """Details of alarms."""
+    yield from alarm_texts.TEXTS.values()
+
+
 def of_settings() -> Iterator[Words]:
     """What declared settings are called, their units, and what they mean."""
     for one in (*TOPIC.values(), *GROUP.values(), *SUBSCRIPTION.values(), *NODE.values()):
@@ -80,7 +91,7 @@ def is_translated(words: Words) -> bool:
     return ngettext(*words, 1) != words[0] and ngettext(*words, 2) != words[1]
 
 
-@pytest.mark.parametrize("source", [of_code, of_templates, of_names, of_findings, of_settings])
+@pytest.mark.parametrize("source", [of_code, of_templates, of_names, of_findings, of_alarms, of_settings])
 def test_every_word_has_a_chinese_one(source: Callable[[], Iterator[Words]]) -> None:
     with override("en"):
         said = set(source()) - SAME
@@ -89,5 +100,43 @@ def test_every_word_has_a_chinese_one(source: Callable[[], Iterator[Words]]) -> 
     assert missing == []
 
 
+def test_every_word_of_a_page_is_in_the_own_catalog() -> None:
+    """Django's catalogs have some of the words, in the sense of another page."""
+    catalog = CATALOG.read_text()
+    said = {one if isinstance(one, str) else one[0] for one in (*of_code(), *of_templates())}
+    own = {ast.literal_eval(f"({found})") for found in MSGID.findall(catalog)}
+    assert sorted(said - own - SAME - {""}) == []
+
+
 def test_the_admin_is_in_the_portal_apps() -> None:
     assert apps.is_installed("portal")
+
+
+def verbs_and_kinds() -> Iterator[tuple[str, str]]:
+    """Those that modules write into the audit log."""
+    for path in (path for name in ("metadata", "messagestore") for path in (ROOT / name).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                given = {one.arg: one.value for one in node.keywords}
+                for word in ("verb", "kind") if "verb" in given else ():
+                    value = given.get(word)
+                    if isinstance(value, ast.Constant):
+                        yield word, str(value.value)
+
+
+def test_every_verb_of_the_audit_log_has_words() -> None:
+    known = {"verb": rows.VERBS, "kind": rows.KINDS}
+    said = set(verbs_and_kinds())
+    assert len(said) > 40
+    assert [one for one in sorted(said) if one[1] not in known[one[0]]] == []
+
+
+def test_every_chinese_text_takes_the_same_values() -> None:
+    with CATALOG.with_suffix(".mo").open("rb") as file:
+        catalog = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+    wrong = {
+        told: said
+        for told, said in catalog.items()
+        if isinstance(told, str) and sorted(VALUE.findall(told)) != sorted(VALUE.findall(said))
+    }
+    assert wrong == {}

@@ -42,12 +42,14 @@ def tab(
     wide: int = 1280,
     high: int = 900,
     scripts: bool = True,
+    zone: str = "UTC",
 ) -> Iterator[Page]:
     """A page with cookies of its own, in a language and a look; perhaps of a browser that runs no scripts."""
     scheme = "dark" if look == "dark" else "light"
     context = browser.new_context(
         base_url=url,
         locale=language,
+        timezone_id=zone,
         color_scheme=scheme,
         java_script_enabled=scripts,
         viewport={"width": wide, "height": high},  # a phone is 390 wide

@@ -19,19 +19,23 @@ LISTS = (
     "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "alarms",
     "jobs", "audit", "keys", "users", "settings", "checks", "consistency", "create/topic",
     "create/group", "create/key", "create/user", "create/node", "reports", "create/report", "pipeline",
-    "create/archive", "create/replay", "help", "parts", "search?q=seen", "brokers",
+    "create/archive", "create/replay", "create/purge", "create/import", "help", "parts", "search?q=seen",
+    "brokers", "password", "jobs/record_lag/run",
 )  # fmt: skip
 PLANTED = (  # what is there on the server that is started for it
-    "search", "search?q=mail", "password", "alarms?show=all", "topics?kind=failure", "users/uma",
-    "keys/shop/limits", "runs/1", "reports/1", "audit?name=mailer&of=group", "rebalances?q=mailer&of=group",
+    "search", "search?q=mail", "alarms?show=all", "topics?kind=failure", "users/uma", "users/uma/delete",
+    "keys/shop/limits", "keys/shop/delete", "runs/1", "runs/1/cancel", "reports/1",
+    "audit?name=mailer&of=group", "rebalances?q=mailer&of=group",
 )  # fmt: skip
 UNSAFE = re.compile(r"[^\w.]+")  # in the name of a file
-TOPIC_ACTIONS = ("settings", "expand", "shrink", "clean", "delete", "send", "delayed")
+TOPIC_ACTIONS = (
+    "settings", "expand", "shrink", "clean", "delete", "send", "delayed", "tokens", "tokens/create",
+)  # fmt: skip
 GROUP_ACTIONS = (
     "settings", "reset", "moves", "stop", "start", "rebalance", "subscribe", "delete", "failures",
-    "dead/redrive", "dead/drop",
+    "dead/redrive", "dead/drop", "dead/seen",
 )  # fmt: skip
-NODE_ACTIONS = ("settings", "test", "adopt", "delete")
+NODE_ACTIONS = ("settings", "account", "reader", "promote", "test", "adopt", "delete")
 LOOKS = {  # language, colours, width
     "light": ("en", "light", 1440),
     "dark": ("en", "dark", 1440),
@@ -92,6 +96,8 @@ def pages(known: dict[str, str], *, topic: str = "", group: str = "") -> dict[st
         "login": "/login",
         "lost": "/nowhere",
     }
+    for broker in admin.brokers()[:1]:
+        found |= {f"broker-{name}": f"/brokers/{broker['name']}/{name}" for name in ("state", "forget")}
     if topic:
         found |= of_topic(admin, topic)
     if group or usual:
@@ -102,7 +108,8 @@ def pages(known: dict[str, str], *, topic: str = "", group: str = "") -> dict[st
 def of_topic(admin: Admin, topic: str) -> dict[str, str]:
     """The pages of one topic and of one of its messages."""
     found = {f"topic-{name}": f"/topics/{topic}/{name}" for name in TOPIC_ACTIONS}
-    found |= {"topic": f"/topics/{topic}", "messages-of": f"/messages?topic={topic}"}
+    asked = f"/messages?topic={topic}"
+    found |= {"topic": f"/topics/{topic}", "messages-of": asked, "messages-tail": f"{asked}&tail=1&key=k"}
     for queue in admin.queues(topic):
         found.setdefault("topic-queue", f"/topics/{topic}/queues/{queue['queue']}")
         if queue["head"]:

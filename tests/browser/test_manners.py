@@ -102,6 +102,62 @@ def test_fifty_rows_take_three_screens_of_a_phone(
         assert phone.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_a_live_tail_shows_new_messages_until_it_is_paused(
+    page: Page, producer: Producer, topic: str
+) -> None:
+    page.clock.install()
+    page.goto(f"/messages?topic={topic}&tail=1")
+    opened = page.locator("td.fold details").first
+    opened.locator("summary").click()
+    row = opened.get_attribute("data-keep")
+    producer.send(topic, json={"said": "later"}, key="later")
+    with page.expect_response("**/messages?*tail=1"):
+        page.clock.run_for(6_000)
+    page.locator("main tbody tr", has_text="later").wait_for()
+    assert page.locator("td.fold details[open]").get_attribute("data-keep") == row, "though it moved"
+    assert page.evaluate("document.activeElement.parentElement.dataset.keep") == row
+    page.locator("[data-pause]").focus()
+    page.keyboard.press("Enter")
+    producer.send(topic, json={}, key="while-paused")
+    asked: list[Request] = []
+    page.on("request", lambda request: asked.append(request))
+    page.clock.run_for(30_000)
+    assert asked == []
+    page.keyboard.press("Enter")
+    page.locator("main tbody tr", has_text="while-paused").wait_for()
+
+
+def test_messages_are_read_and_downloaded_without_script(plain: Page, topic: str) -> None:
+    plain.goto("/messages")
+    plain.fill("#m_topic", topic)
+    plain.keyboard.press("Enter")
+    plain.locator("td.fold summary").first.click()
+    assert plain.locator("td.fold pre").first.is_visible()
+    assert plain.locator(".scripted:visible").count() == 0
+    plain.locator("details.menu summary", has_text="Columns").press("Enter")
+    plain.locator(".picks a", has_text="Offset").press("Enter")
+    assert plain.locator("main th", has_text="Offset").count() == 1
+    plain.locator("details.menu summary", has_text="Download").press("Enter")
+    with plain.expect_download() as found:
+        plain.locator("details.menu a", has_text="CSV").press("Enter")
+    assert found.value.suggested_filename == f"{topic}-messages.csv"
+
+
+def test_a_filter_is_saved_followed_and_deleted_without_script(plain: Page, topic: str) -> None:
+    plain.goto(f"/topics?q={topic}")
+    plain.locator(".saved summary").press("Enter")
+    plain.fill("#filter_name", "mine")
+    plain.keyboard.press("Enter")
+    plain.wait_for_selector(".note.success")
+    plain.goto("/topics")
+    plain.locator(".saved a", has_text="mine").press("Enter")
+    plain.wait_for_url(f"**/topics?q={topic}")
+    assert plain.locator("[data-search]").input_value() == topic
+    plain.locator(".saved .chips button").press("Enter")
+    plain.wait_for_selector(".note.success")
+    assert plain.locator(".saved .chips").count() == 0
+
+
 def test_keys_and_figures_can_be_read_without_script(plain: Page, topic: str) -> None:
     plain.click("[data-help]")
     plain.wait_for_url("**/help")

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from django.urls import resolve
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from catmq_client import HttpTransport, Message, Producer
 from catmq_client.admin.api import Admin
 from catmq_client.admin.dead_letters import DeadLetters
+from portal.urls import urlpatterns
 from tests.browser.browsing import confirm, fill, tab
 from tests.browser.conftest import enter
 from tests.browser.reading import reading
-from tests.browser.screenshots import pages
+from tests.browser.screenshots import PLANTED, pages
 from tests.support.server import Server
 from tests.support.waiting import until
 
@@ -77,6 +80,22 @@ def test_the_check_finds_what_keeps_people_out(browser: Browser) -> None:
         assert any(found.startswith("button-name") for found in page.evaluate(RUN))
 
 
+NO_PICTURE = {
+    "filter-delete", "filter-save", "logout", "set_language", "theme",  # no pages of their own
+    "export", "message-body", "messages-download", "names", "report-csv", "report-parquet",  # files, options
+    "alarm-acknowledge", "recall", "repair", "group-undo", "run-release", "token-delete",  # of what passes
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("something")
+def test_every_route_has_its_picture(server: Server) -> None:
+    paths = {**pages(server.credentials, topic="seen", group="watchers"), **dict.fromkeys(PLANTED, "")}
+    shown = {
+        resolve(urlsplit(path or f"/{name}").path).url_name for name, path in paths.items() if name != "lost"
+    }
+    assert {one.name for one in urlpatterns} - shown == NO_PICTURE
+
+
 LOOKS = pytest.mark.parametrize(("look", "wide"), [("light", 1280), ("dark", 390)])
 
 
@@ -105,6 +124,22 @@ def test_what_forms_would_do_is_open_to_all_too(
             complaints += complaints_of(page, f"what {path} would do")
         page.keyboard.press("?")
         complaints += complaints_of(page, "the keys")
+    assert complaints == []
+
+
+@pytest.mark.usefixtures("something")
+@LOOKS
+def test_what_opens_on_pages_is_open_to_all(server: Server, browser: Browser, look: str, wide: int) -> None:
+    with walking(server, browser, look=look, wide=wide) as (page, complaints):
+        for path in ("/messages?topic=seen&key=k", "/topics/seen", "/groups/watchers", "/topics?q=seen"):
+            page.goto(path)
+            page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+            assert page.locator("main details[open]").count() >= 1
+            complaints += complaints_of(page, f"all that opens on {path}")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("seen")
+        page.wait_for_selector("#palette-found li a")
+        complaints += complaints_of(page, "the palette")
     assert complaints == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from brokerapi.java import endpoint
 from metadata import actors
-from metadata.membership import consumers, java_members
+from metadata.membership import consumers, java_beats, java_members
 from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.java_client import JavaClient, Timing
@@ -113,3 +113,20 @@ def test_a_group_that_never_was_stops_a_client_at_its_start(broker: Broker) -> N
     wrong = JavaClient(broker.url, {"kept": ["single"], "lsot": ["single"]}, lambda message, queue: True)
     with pytest.raises(AssertionError, match="lsot"):
         wrong.start()
+
+
+def test_a_member_that_was_told_something_or_left_is_looked_at_in_full(client: Clients) -> None:
+    one = client()
+    kept, lost = java_members.of_client(one.id)
+    members = [kept.consumer.member_id, lost.consumer.member_id]
+    java_beats.note({kept.consumer.member_id: kept.version, lost.consumer.member_id: None})
+    java_beats.flush()
+    assert not java_beats.has_news(members)
+    java_beats.note({kept.consumer.member_id: kept.version - 1})
+    java_beats.flush()
+    assert java_beats.has_news(members[:1])
+    assert not java_beats.has_news(members[1:])
+    lose(one, "lost")
+    java_beats.note({lost.consumer.member_id: None})
+    java_beats.flush()
+    assert java_beats.has_news(members[1:])

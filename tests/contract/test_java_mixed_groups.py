@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,75 +15,39 @@ from messagestore.tables import reader_sql
 from metadata.cache import snapshot
 from metadata.rules.membership import addresses
 from tests.support.broker import Broker
-from tests.support.environment import ROOT
+from tests.support.mixed_group import (
+    MixedGroup,
+    Owners,
+    assert_one_member_of_an_epoch,
+    assert_one_owner_of_an_epoch,
+)
 from tests.support.waiting import until
 
 QUEUES = 8
 LOOK_S = 0.05
-Handled = tuple[str, int, int, str]  # member, queue, epoch, body
 
 
-class Group:
-    """Members of both kinds, each a process, and what they handled and reported as failed."""
+class Group(MixedGroup):
+    """The group of these tests, on a broker in this process."""
 
     def __init__(self, broker: Broker, directory: Path) -> None:
-        self.broker, self.directory = broker, directory
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__("mixed", "wide", directory, broker.api_key or "")
+        self.broker = broker
 
-    def start(self, *names: str) -> None:
-        """Start members; the name says of which kind each is."""
-        for name in names:
-            kind = name.partition("-")[0]
-            command = [sys.executable, "-m", f"tests.support.{kind}_member", self.broker.url, "mixed", "wide"]
-            with (self.directory / name).open("wb") as output:
-                self.processes[name] = subprocess.Popen(
-                    command if kind == "java" else [*command, name],
-                    stdout=output,
-                    cwd=ROOT,
-                    env={**os.environ, "CATMQ_API_KEY": self.broker.api_key or ""},
-                )
-
-    def kill(self, name: str) -> None:
-        """kill -9: it neither commits nor leaves."""
-        self.processes[name].kill()
-        self.processes[name].wait()
-
-    def lines(self) -> Iterator[tuple[str, list[str]]]:
-        """(member, words) of all lines; one that a kill cut off does not count."""
-        for name in self.processes:
-            for line in (self.directory / name).read_text().splitlines():
-                if line.endswith("."):
-                    yield name, line.split(" ")
-
-    def all_handled(self) -> list[Handled]:
-        found = [(name, words) for name, words in self.lines() if len(words) == 3]
-        return [(name, int(queue), int(epoch), body) for name, (queue, epoch, body) in found]
-
-    def failed(self) -> dict[str, str]:
-        """Body → the member at which it failed."""
-        return {words[1]: name for name, words in self.lines() if words[0] == "failed"}
-
-    def bodies(self) -> set[str]:
-        return {body for *_, body in self.all_handled()}
-
-    def members(self) -> set[str]:
-        return {name for name, *_ in self.all_handled()}
+    def begin(self, *names: str) -> None:
+        """Start members at the broker."""
+        self.start(*names, url=self.broker.url)
 
     def owners(self) -> set[str]:
         queues = self.broker.ok("GET", "/groups/mixed/offsets")["queues"]
         return {one["owner"] for one in queues if one["topic"] == "wide" and one["owner"]}
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
 
 
 class ReaderRows:
     """The owners that the reader rows of the group's queues named, looked at all the time."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[int, int], set[str]] = {}  # (queue, epoch) → consumer ids
+        self.seen: Owners = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -142,7 +103,7 @@ class Sender:
 def test_two_of_each_share_the_queues_and_kills_lose_nothing(broker: Broker, group: Group) -> None:
     sender = Sender(broker)
     with ReaderRows() as rows:
-        group.start("java-1", "java-2", "python-1", "python-2")
+        group.begin("java-1", "java-2", "python-1", "python-2")
         until(lambda: len(group.owners()) == 4, limit_s=60)
         shown = broker.ok("GET", "/groups/mixed")["members"]
         assert sorted(one["sdk"].partition("/")[0] for one in shown) == [
@@ -154,28 +115,20 @@ def test_two_of_each_share_the_queues_and_kills_lose_nothing(broker: Broker, gro
         group.kill("python-1")
         sender.send(200)
         until(lambda: len(group.owners()) == 2, limit_s=60)
-        group.start("java-3", "python-3")
+        group.begin("java-3", "python-3")
         sender.send(200)
         until(lambda: len(group.owners()) == 4, limit_s=60)
         group.kill("java-2")
         sender.send(200)
         until(lambda: group.bodies() == sender.sent, limit_s=90)
     assert len(rows.seen) > QUEUES, "the rows were not looked at while queues moved"
-    assert [key for key, owners in rows.seen.items() if len(owners) > 1] == []
+    assert_one_owner_of_an_epoch(rows.seen)
     assert_one_member_of_an_epoch(group.all_handled())
-
-
-def assert_one_member_of_an_epoch(handled: list[Handled]) -> None:
-    """Fail if two members handled messages of a queue under one epoch: a reader row names one owner."""
-    members: dict[tuple[int, int], set[str]] = {}
-    for name, queue, epoch, _ in handled:
-        members.setdefault((queue, epoch), set()).add(name)
-    assert [key for key, names in members.items() if len(names) > 1] == []
 
 
 def test_a_message_that_failed_at_one_kind_is_handled_by_the_other(broker: Broker, group: Group) -> None:
     sender = Sender(broker)
-    group.start("java-1", "python-1")
+    group.begin("java-1", "python-1")
     until(lambda: len(group.owners()) == 2, limit_s=60)
 
     def crossings() -> set[tuple[str, str]]:

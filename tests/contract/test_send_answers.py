@@ -52,6 +52,38 @@ def stored(broker: Broker, topic: str, queue: int) -> list[str]:
     return [one["body"] for one in found]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_queue_that_is_not_strict_gives_way(
+    broker: Broker, topic: str, queues: list[int], packed: bool
+) -> None:
+    first = queues[0]
+    close(broker, topic, first)
+    wish = {**({"body_bytes": b"x"} if packed else {"body": "x"}), "queue": first, "queue_strict": False}
+    body = {"messages": [wish, {**wish, "queue_strict": True}]}
+    ask = broker.packed if packed else broker.ok
+    given, refused = ask("POST", f"/topics/{topic}/messages", body)["results"]
+    assert given["queue"] in queues[1:]
+    assert refused["error"]["code"] == "queue_not_writable"
+
+
+def test_a_queue_that_is_not_strict_must_be_named_and_be_of_the_topic(
+    broker: Broker, topic: str, queues: list[int]
+) -> None:
+    nowhere = {"queue": 999_999, "queue_strict": False}
+    for more, status, code in (({"queue_strict": False}, 400, "invalid"), (nowhere, 404, "queue_not_found")):
+        answer = broker.call("POST", f"/topics/{topic}/messages", {"messages": [{"body": "x", **more}]})
+        problem(answer, status, code)
+
+
+def test_a_producer_that_may_only_send_leaves_the_choice_to_the_broker(
+    broker: Broker, topic: str, queues: list[int]
+) -> None:
+    close(broker, topic, queues[0])
+    only_sends = broker.as_key({"produce": [topic]})
+    with Producer(only_sends.url, api_key=only_sends.api_key) as producer:
+        assert producer.send(topic, "x", queue=queues[0], queue_strict=False).queue in queues[1:]
+
+
 def test_messages_side_by_side_are_one_run(broker: Broker, topic: str, queues: list[int]) -> None:
     first, second = queues
     assert send(broker, topic, named(*[first] * 3)) == {"runs": [run(3, first, 0)]}

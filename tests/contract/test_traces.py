@@ -13,6 +13,7 @@ from django.db.models import F
 from brokerapi.java import endpoint
 from catmq_client import Consumer, Message
 from catmq_client.admin.api import Admin
+from catmq_client.cli import main
 from catmq_client.errors import Unavailable
 from catmq_client.http.transport import HttpTransport
 from catmq_client.telemetry import traces
@@ -49,7 +50,7 @@ def traced(broker: Broker, queue: int) -> Broker:
 
 
 def report(member: Member, *found: dict[str, Any]) -> Any:
-    return member.broker.call("POST", f"{member.path}/traces", {"member": "c1", "traces": [*found]})
+    return member.broker.call("POST", f"{member.path}/traces", {"traces": [*found]})
 
 
 def shown(broker: Broker, queue: int, offset: int) -> Any:
@@ -75,6 +76,35 @@ def test_a_report_is_kept_with_member_time_and_outcome(traced: Broker, queue: in
     assert second["at_ms"] - first["at_ms"] in range(57_000, 60_001)
     assert abs(second["at_ms"] - stored["stored_at_ms"]) < 60_000
     assert shown(traced, queue, 1) == []
+
+
+def test_a_trace_has_the_name_of_the_member_that_reports_it(traced: Broker, queue: int) -> None:
+    one, two = reader(traced), Member.join(traced, "readers", name="c2")
+    for offset, member in enumerate((two, one)):
+        assert report(member, {**TRACE, "queue": queue, "offset": offset}).status_code == 204
+    traced.ok("DELETE", two.path)  # what it reported before it left is its own
+    assert report(two, {**TRACE, "queue": queue, "offset": 2}).status_code == 204
+    pretended = {"member": "c1", "traces": [TRACE]}
+    problem(traced.call("POST", f"{one.path}/traces", pretended), 400, "invalid", "member")
+
+    assert handling_traces.flush() == 2
+    assert [shown(traced, queue, offset)[0]["member"] for offset in (0, 1)] == ["c2", "c1"]
+
+
+def test_the_command_shows_who_handled_a_message(
+    traced: Broker, queue: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(reader(traced), {**TRACE, "queue": queue, "attempt": 1, "outcome": "failed"})
+    handling_traces.flush()
+    client = HttpTransport(traced.url, api_key=traced.api_key)
+
+    assert main(["traces", "single", f"{queue}-0", "--output", "table"], transport=client) == 0
+    head, line = [one.split() for one in capsys.readouterr().out.splitlines()]
+    assert head == ["GROUP", "MEMBER", "RETRY", "OUTCOME", "AT", "TOOK"]
+    assert line[:4] == ["readers", "c1", "1", "failed"]
+
+    assert main(["traces", "single", f"{queue}-1"], transport=client) == 0
+    assert "--trace-percent 100" in capsys.readouterr().err
 
 
 def test_only_the_sample_that_the_group_asks_for_is_kept(traced: Broker, queue: int) -> None:

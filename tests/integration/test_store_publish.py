@@ -10,14 +10,23 @@ import pytest
 
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce import batches
 from messagestore.produce.publish import Receipt, publish
 from messagestore.tables import message_sql, queue_sql, running
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, NotFound, NoWritableQueue, StoreCorrupt
+from metadata.errors import (
+    CatmqError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NodeUnavailable,
+    NotFound,
+    NoWritableQueue,
+    StoreCorrupt,
+)
 from metadata.models import ClockMark
 from metadata.nodes import node_rows
 from metadata.rules.topics import routing_rules
@@ -184,6 +193,58 @@ def test_a_mixed_batch_reports_each_fate(node: str) -> None:
     fates = send("orders", NewMessage(body=b"a", queue=queues[0]), NewMessage(body=b"b", queue=queues[1]))
     assert isinstance(fates[0], CatmqError) and fates[0].code == "queue_not_writable"
     assert fates[1] == Receipt(queues[1], 0)
+
+
+def test_a_named_queue_that_is_not_strict_gives_way_to_an_open_one(node: str) -> None:
+    closed, other = make_topic("orders", 2)
+    wish = NewMessage(body=b"", key="k", queue=closed, queue_strict=False)
+    assert send("orders", wish) == [Receipt(closed, 0)]
+    close(closed)
+    fates = send("orders", wish, NewMessage(body=b"", key="k", queue=closed), wish)
+    assert (fates[0], fates[2]) == (Receipt(other, 0), Receipt(other, 1))
+    assert isinstance(fates[1], CatmqError) and fates[1].code == "queue_not_writable"
+
+
+def test_a_wish_for_a_queue_whose_node_is_away_is_stored_on_another_node(
+    make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node("a")
+    make_node("b")
+    home, other = make_topic("orders", 2)
+    away = node_pools.node_of(home).info.name
+    connect = session_pool.connect
+
+    def reachable(info: Any, *args: Any, **more: Any) -> Any:
+        if info.name == away:
+            raise NodeUnavailable(f"Node {away} is away.")
+        return connect(info, *args, **more)
+
+    wish = NewMessage(body=b"x", queue=home, queue_strict=False)
+    batch_id = batch_ids.new()
+    with monkeypatch.context() as patched:
+        patched.setattr(session_pool, "connect", reachable)
+        node_pools.evict_all()
+        assert send("orders", wish) == [Receipt(other, 0)]
+        # It may have been stored by an earlier try, and only the node that is away could tell.
+        with pytest.raises(NodeUnavailable):
+            send("orders", wish, batch_id=batch_id)
+    node_pools.evict_all()
+    assert send("orders", wish, batch_id=batch_id) == [Receipt(home, 0)]
+
+
+def test_a_repeat_of_a_send_that_gave_way_is_stored_once(node: str) -> None:
+    closed, other = make_topic("orders", 2)
+    close(closed)
+    wish, batch_id = NewMessage(body=b"x", queue=closed, queue_strict=False), batch_ids.new()
+    assert send("orders", wish, batch_id=batch_id) == [Receipt(other, 0)]
+    assert send("orders", wish, batch_id=batch_id) == [Receipt(other, 0)]
+    assert len(stored(other)) == 1
+
+
+def test_a_wish_without_a_queue_is_refused(node: str) -> None:
+    make_topic("orders", 1)
+    with pytest.raises(Invalid, match=r"messages\[0\].queue_strict"):
+        send("orders", NewMessage(body=b"", queue_strict=False))
 
 
 def test_a_topic_with_every_queue_closed_says_so(node: str) -> None:

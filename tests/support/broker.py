@@ -92,7 +92,7 @@ def running() -> Iterator[Broker]:
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     serving.start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    loops = maintenance.Loops(maintenance.loops(url=url))
+    loops = maintenance.Loops([*maintenance.loops(url=url), maintenance.java_beats_loop()])
     loops.start()
     try:
         yield Broker(url, plaintext)

@@ -50,30 +50,54 @@ def in_page(path: Path) -> Iterator[Told]:
     name = str(path.relative_to(ROOT))
     for kind, block in BLOCK.findall(text):
         if kind == "sh":
-            for line in block.replace("\\\n", " ").splitlines():
-                yield from (Told(name, part, True) for part in parts(line))
+            for statement in statements(block):
+                yield from (Told(name, part, True) for part in parts(statement))
     for span in SPAN.findall(BLOCK.sub("", text)):
         yield from (Told(name, part, True) for part in parts(span))
 
 
-def parts(line: str) -> Iterator[str]:
-    """The commands of one line of shell that we know."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+def statements(block: str) -> Iterator[str]:
+    """The lines of a shell block; those that a backslash or an open quotation continues are one.
+
+    Raises ValueError if a quotation has no end.
+    """
+    begun = ""
+    for line in block.replace("\\\n", " ").splitlines():
+        begun += line
+        try:
+            words(begun)
+        except ValueError:
+            begun += "\n"
+            continue
+        yield begun
+        begun = ""
+    if begun:
+        raise ValueError(f"a quotation without its end: {begun}")
+
+
+def words(text: str) -> list[str]:
+    """The words and operators of shell, comments left out. Raises ValueError for an open quotation."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.commenters, lexer.whitespace_split = "#", True
-    words: list[str] = []
+    return list(lexer)
+
+
+def parts(text: str) -> Iterator[str]:
+    """The commands in shell that we know; what is between backquotes of prose may be less than a command."""
     try:
-        tokens = [*lexer, ";"]
-    except ValueError:  # a quotation goes on in the next line: what is sent is no command of ours
+        tokens = [*words(text), ";"]
+    except ValueError:
         return
+    call: list[str] = []
     for token in tokens:
         if token not in ENDS:
-            words.append(token)
+            call.append(token)
             continue
-        while words and ASSIGNMENT.match(words[0]):
-            words.pop(0)
-        if COMMAND.match(" ".join(words)):
-            yield shlex.join(words)
-        words = []
+        while call and ASSIGNMENT.match(call[0]):
+            call.pop(0)
+        if COMMAND.match(" ".join(call)):
+            yield shlex.join(call)
+        call = []
 
 
 def in_code(path: Path) -> Iterator[Told]:
@@ -167,10 +191,12 @@ def of_script(words: Sequence[str]) -> str:
     if not path.is_file():
         return f"there is no {words[0]}"
     text = path.read_text()
-    for module in re.findall(r"-m ([\w.]+)|examples/(\w+)\.py", text):
-        file = ROOT / (module[0].replace(".", "/") + ".py" if module[0] else f"examples/{module[1]}.py")
-        files = [file] if file.is_file() else sorted((ROOT / "benchmarks").glob("*.py"))
-        text += "".join(one.read_text() for one in files)
+    for module, example in re.findall(r"-m \"?([\w.]+)|examples/(\w+)\.py", text):
+        if module == "benchmarks.":  # the first word, or without one: bench
+            named = [word.replace("-", "_") for word in words[1:2]]
+            module += next((one for one in named if (ROOT / f"benchmarks/{one}.py").is_file()), "bench")
+        file = ROOT / (module.replace(".", "/") + ".py" if module else f"examples/{example}.py")
+        text += file.read_text() if file.is_file() else ""
     options = [word.partition("=")[0].strip("[]") for word in words if word.strip("[").startswith("--")]
     return "".join(
         f"{words[0]} has no {one}" for one in options if f'"{one}"' not in text and one not in text

@@ -102,6 +102,7 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
             "CATMQ_DATABASE_URL": metadata.url,
             "CATMQ_SECRET_KEY": secrets.token_hex(32),
             "CATMQ_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+            "CATMQ_JAVA_NETWORKS": "127.0.0.0/8",
         }
         clock = wall_clock(home)
         links = tuple(

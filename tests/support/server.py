@@ -23,6 +23,7 @@ from tests.support.waiting import until
 
 READY_S = 180  # of a start, on a machine that does other things too
 STOP_S = 90
+NEW = ("CATMQ_JAVA_NETWORKS",)  # settings that the previous release would refuse
 
 
 @dataclass
@@ -70,8 +71,11 @@ class Server:
 
     def environment(self) -> dict[str, str]:
         """The environment without the test session's own settings; the directory marks our processes."""
-        code = {"PYTHONPATH": str(self.root)} if self.root != ROOT else {}
-        return clean_environment() | {"CATMQ_DATA_DIR": str(self.data)} | code | dict(self.environ)
+        own = {"CATMQ_DATA_DIR": str(self.data), **self.environ}
+        if self.root != ROOT:
+            own = {name: value for name, value in own.items() if name not in NEW}
+            own["PYTHONPATH"] = str(self.root)
+        return clean_environment() | own
 
     def start(self) -> Server:
         """Starts and waits for the line on stdout."""

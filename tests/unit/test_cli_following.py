@@ -104,6 +104,28 @@ def test_a_tail_loses_nothing_to_a_broker_that_goes_between_two_queues(
     assert printed.err.count("waiting for it until Ctrl-C") == 1
 
 
+def test_a_tail_shows_only_messages_with_a_header(
+    broker: Restarting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads = iter((1, 2, 2, 2))
+
+    def answer(request: dict[str, Any]) -> Answer:
+        if "/messages" in request["path"]:
+            offset = 0 if "offset=0" in request["path"] else 1
+            web = {**stored(7), "offset": offset, "body": str(offset), "headers": {"source": "web", "n": "1"}}
+            others = [{**web, "body": "bare", "headers": None}, {**web, "body": "x", "headers": {"n": "web"}}]
+            return answered({"messages": [*others, web], "scanned": 3, "next": None})
+        if "/topics/" not in request["path"]:
+            return answered({"brokers": []})
+        return answered({"name": "orders", "queues": [{**QUEUES[0], "head": next(heads)}]})
+
+    broker.server.answer = broker.answer = answer
+    pauses(monkeypatch, None, None)
+    command = ["tail", "orders", "--header", "source=web", "--output", "body"]
+    assert main(["--url", broker.url, *command]) == 0
+    assert capsys.readouterr().out.split() == ["0", "1"]
+
+
 @pytest.mark.parametrize("command", [["lag", "billing", "--watch"], ["tail", "orders"]])
 def test_nobody_is_waited_for_at_the_start(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--url", unused_url(), *command]) == 6

@@ -235,3 +235,38 @@ def test_a_signal_ends_only_the_wait(capsys: pytest.CaptureFixture[str]) -> None
     timer.start()
     assert main("dlq redrive g --all --wait".split(), transport=Canned(answers)) == 1  # noqa: SIM905
     assert "stopped waiting; the redrive goes on; stop it: catmq dlq stop g 3" in capsys.readouterr().err
+
+
+MADE = {"name": "orders", "state": "ready", "retention_days": 2, "queues": [QUEUE]}
+
+
+@pytest.mark.parametrize(
+    ("command", "call", "said"),
+    [
+        ("topic create orders --output {name}", "POST topics", "orders\n"),
+        ("topic set orders --retention-days 2 --output {state}", "PATCH topics/orders", "ready\n"),
+        (
+            "topic set orders --retention-days 2 --output table",
+            "PATCH topics/orders",
+            "name            orders\nstate           ready\nretention days  2\n",
+        ),
+        ("group pause billing --output {name}", "PATCH groups/billing", "orders\n"),
+        ("topic delete orders --yes --output json", "DELETE topics/orders", '{"name":"orders"}\n'),
+        ("topic delete orders --yes --output none", "DELETE topics/orders", ""),
+    ],
+)
+def test_a_change_prints_its_object_if_that_is_wanted(
+    command: str, call: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = {} if call.startswith("DELETE") else MADE
+    assert run(*command.split(), transport=Canned({call: answer})) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_a_change_prints_nothing_but_a_note_by_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = at_terminal(monkeypatch)
+    assert run("topic", "delete", "orders", "--yes", transport=Canned({"DELETE topics/orders": {}})) == 0
+    assert terminal.shown() == ""
+    assert capsys.readouterr().err == "topic orders deleted: its tables are dropped after 3 days\n"

@@ -46,9 +46,9 @@ SEVERAL_KINDS = {
     "--mode": ["clustering|broadcasting", "clustering|broadcasting|share"],
     "--topic": ["PATTERN", "TOPIC"],
     "--output": [
-        "none|json|FORMAT",
         "pretty|table|json|FORMAT",
         "pretty|table|json|body|FORMAT",
+        "pretty|table|json|none|FORMAT",
     ],
 }
 COMMON = ("--help", "--url", "--api-key", "--ca-file")
@@ -154,6 +154,12 @@ def test_former_options_work() -> None:
     for old, new in FORMER_OPTIONS.items():
         before, now = vars(parsed(old.split())), vars(parsed(new.split()))
         assert before == now
+
+
+def test_every_command_has_output_but_those_that_print_a_text_of_their_own() -> None:
+    every = [command for command, _ in leaves(parser())]
+    without = [command.prog for command in every if "--output" not in command._option_string_actions]
+    assert without == ["catmq topic sql", "catmq export"]
 
 
 def test_an_option_takes_the_same_kind_of_value_in_all_commands() -> None:

@@ -61,6 +61,21 @@ def test_one_message_with_key_tag_and_headers(broker: FakeBroker, capsys: pytest
     assert list(receipt) == ["line", "topic", "queue", "offset", "message_id"]
 
 
+def test_a_queue_is_chosen_and_any_queue_lets_another_one_do(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (wished, *others) = broker.topics.by_name["orders"].queues
+    argv = ["send", "orders", "hello", "--queue", str(wished.id), "--output", "{queue}"]
+    assert main(argv, transport=broker) == 0
+    wished.state = "read_only"
+    assert main([*argv, "--any-queue"], transport=broker) == 0
+    first, second = map(int, capsys.readouterr().out.split())
+    assert first == wished.id and second in [one.id for one in others]
+    with pytest.raises(SystemExit):
+        main(["send", "orders", "hello", "--any-queue"], transport=broker)
+    assert "--any-queue needs --queue" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("batch", [1, 10, 500])
 def test_each_key_keeps_the_order_of_its_lines(broker: FakeBroker, events: Path, batch: int) -> None:
     argv = ["send", "orders", "--key-field", "path", "--file", str(events), "--batch", str(batch)]
@@ -245,3 +260,19 @@ def test_a_dead_receipt_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     for line in range(3):
         receipts.expect(line, future)
     receipts.finish()
+
+
+def test_receipts_as_a_table_come_line_by_line_under_one_heading(
+    broker: FakeBroker, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path = tmp_path / "lines"
+    path.write_text("a\nb\n")
+    assert (
+        main(["send", "orders", "--file", str(path), "--key", "k", "--output", "table"], transport=broker)
+        == 0
+    )
+    heading, *rows = capsysbinary.readouterr().out.decode().splitlines()
+    assert heading.split() == ["LINE", "QUEUE", "OFFSET", "MESSAGE", "ID", "DUE"]
+    assert [row.split()[0] for row in rows] == ["1", "2"]
+    assert [row.split()[2] for row in rows] == ["0", "1"]
+    assert all(len(row) <= len(heading) for row in rows)

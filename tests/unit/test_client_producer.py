@@ -253,6 +253,13 @@ def test_a_named_queue_that_is_closed_fails_unless_lenient(broker: SimulatedBrok
     with pytest.raises(Conflict, match="queue 3 is read_only"):
         make().send("t", b"x", queue=3)
     assert make().send("t", b"x", queue=3, queue_strict=False).queue != 3
+    producer = make()
+    wish, named = NewMessage(b"x", queue=3, queue_strict=False), NewMessage(b"y", queue=3)
+    for messages in ([named, wish, named], [wish, wish], [named, wish]):
+        fates = producer.send_batch("t", messages)
+        for message, fate in zip(messages, fates, strict=True):
+            assert isinstance(fate, Receipt if message is wish else Conflict)
+            assert not isinstance(fate, Receipt) or fate.queue != 3
 
 
 def test_one_wrong_message_does_not_fail_its_neighbours(broker: SimulatedBroker, make: Make) -> None:

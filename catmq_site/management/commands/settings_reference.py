@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from django.apps import apps
 from django.core.management.base import BaseCommand, CommandParser
 
 from metadata import config
@@ -35,6 +36,15 @@ Made from `metadata/rules/grants.py` by `manage.py settings_reference --write`. 
 exactly these rights, and take each away once. A node's account that lacks a right is told which, with the
 statement that grants it."""
 GRANTS_COLUMNS = ("| MariaDB | MySQL | scope | needed for |", "|---|---|---|---|")
+TABLES_MARK = "## Tables of metadata\n"
+TABLES_HEAD = """
+Made from `metadata/models` by `manage.py settings_reference --write`. These tables lie in the metadata
+database, with those of Django for users and sessions. They may be read; only brokers and commands may write.
+Releases add columns and tables, and [migrations](../how-to/upgrade.md) make them. An arrow names the table
+to which a column refers. Passwords of nodes are encrypted, and of API keys only a hash is stored.
+
+| table | a row is | columns |
+|---|---|---|"""
 NOUNS: Mapping[str, Mapping[str, Setting]] = {
     "topic": TOPIC,
     "group": GROUP,
@@ -49,8 +59,8 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = (
         "Prints the page of the server's settings. With --write, writes that page, the page of the "
-        "settings of topics, groups, subscriptions and keys, that of the rights of accounts, and the "
-        "settings file of the client."
+        "settings of topics, groups, subscriptions and keys, that of the rights of accounts, the tables "
+        "of metadata, and the settings file of the client."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -73,6 +83,7 @@ def files() -> dict[Path, str]:
         config.HOME / "docs/reference/settings.md": page(),
         config.HOME / "docs/reference/declared-settings.md": declared_page(),
         config.HOME / "docs/reference/grants.md": grants_page(),
+        (tables := config.HOME / "docs/reference/tables.md"): tables_page(tables.read_text()),
         config.HOME / "client/src/catmq_client/cli/settings.json": client_table(),
     }
 
@@ -120,6 +131,23 @@ def grants_page() -> str:
             scope = f"{one.scope}, optional" if one.optional else one.scope
             lines.append(f"| {' | '.join(names)} | {scope} | {one.why} |")
     return "\n".join([*lines, ""])
+
+
+def tables_page(before: str) -> str:
+    """Return the page of tables with the tables of metadata at its end; the rest is as it was `before`."""
+    models = sorted(apps.get_app_config("metadata").get_models(), key=lambda model: model._meta.db_table)
+    rows = [
+        f"| `{model._meta.db_table}` | {(model.__doc__ or '').strip().partition(chr(10))[0]} | "
+        f"{', '.join(map(column, model._meta.concrete_fields))} |"
+        for model in models
+    ]
+    return "\n".join([before.partition(TABLES_MARK)[0] + TABLES_MARK + TABLES_HEAD, *rows, ""])
+
+
+def column(field: Any) -> str:
+    """Return the name of a column, and of the table that it refers to."""
+    other = field.related_model._meta.db_table if field.related_model else ""
+    return f"`{field.column}`" + (f" → `{other}`" if other else "")
 
 
 def client_table() -> str:

@@ -163,10 +163,10 @@ class Producer(AbstractContextManager["Producer"]):
         """
         message = as_sent(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
-            delay_ms=delay_ms, deliver_at=deliver_at,
+            delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
         sending = self._sending()
-        future, buffer = self._append(sending, topic, message, strict_queue=queue_strict, urgent=True)
+        future, buffer = self._append(sending, topic, message, urgent=True)
         sending.deliver_here(future, buffer)
         return future.result()
 
@@ -191,10 +191,10 @@ class Producer(AbstractContextManager["Producer"]):
         """
         message = as_sent(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
-            delay_ms=delay_ms, deliver_at=deliver_at,
+            delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
         sending = self._sending()
-        future, _ = self._append(sending, topic, message, strict_queue=queue_strict)
+        future, _ = self._append(sending, topic, message)
         sending.start_sender_if_needed()
         return future
 
@@ -297,15 +297,12 @@ class Producer(AbstractContextManager["Producer"]):
         topic: str,
         message: dict[str, Any],
         *,
-        strict_queue: bool = True,
         urgent: bool = False,
         block_s: float | None = None,
     ) -> tuple[SendFuture, QueueBuffer]:
         routes = sending.routes(topic, within_s=self._block_s)
         block_s = self._block_s if block_s is None else block_s
-        return sending.accumulator.append(
-            routes, message, strict_queue=strict_queue, urgent=urgent, block_s=block_s
-        )
+        return sending.accumulator.append(routes, message, urgent=urgent, block_s=block_s)
 
     def _after_oneway(self, future: SendFuture) -> None:
         error = future.exception()

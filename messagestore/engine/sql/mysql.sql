@@ -176,6 +176,9 @@ SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = :queue AND to_offs
 SELECT CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
   FROM {table} WHERE msg_offset >= :first_offset ORDER BY msg_offset LIMIT 1
 
+-- name: select_producer
+SELECT producer FROM {table} WHERE msg_offset = :message_offset
+
 -- name: select_now
 SELECT CAST(UNIX_TIMESTAMP(UTC_TIMESTAMP(3)) * 1000 AS SIGNED)
 
@@ -476,6 +479,11 @@ SELECT CAST(COALESCE(SUM(FILE_SIZE), 0) AS SIGNED) FROM information_schema.{view
 -- name: select_table_sizes
 SELECT CAST(COALESCE(SUM(DATA_LENGTH + INDEX_LENGTH + DATA_FREE), 0) AS SIGNED)
   FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()
+
+-- name: select_queue_sizes
+SELECT CAST(SUBSTRING(TABLE_NAME, 9) AS SIGNED),
+       CAST(COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0) AS SIGNED)
+  FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'message\_%'
 
 -- The barrier before heads of a server without binary log are served (messagestore/heads/durability.py).
 

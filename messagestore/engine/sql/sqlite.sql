@@ -158,6 +158,9 @@ SELECT from_offset, to_offset FROM queue_gap WHERE queue_id = :queue AND to_offs
 -- name: select_stored_at
 SELECT stored_at FROM {table} WHERE msg_offset >= :first_offset ORDER BY msg_offset LIMIT 1
 
+-- name: select_producer
+SELECT producer FROM {table} WHERE msg_offset = :message_offset
+
 -- name: select_now
 SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from metadata.rules.alarm_texts import AlarmText, say
+
 CLOCK_S = 3600  # by so much two clocks of one system may differ
 
 
@@ -70,11 +72,9 @@ def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> s
     """
     apart = (now_ms - reference_ms) / 1000
     if abs(apart) > CLOCK_S:
-        side = "ahead of" if apart > 0 else "behind"
-        return f"the node's clock is {_shown(abs(apart))} {side} the metadata database's"
+        return say("clock_ahead" if apart > 0 else "clock_behind", by=_shown(abs(apart)))
     if newest_ms is not None and newest_ms - now_ms > CLOCK_S * 1000:
-        ahead = _shown((newest_ms - now_ms) / 1000)
-        return f"its newest message was stored {ahead} after the node's present time"
+        return say("newest_ahead", by=_shown((newest_ms - now_ms) / 1000))
     return None
 
 
@@ -88,10 +88,9 @@ def jump_problem(*, passed_s: float, elapsed_s: float) -> str | None:
     ahead = passed_s - elapsed_s
     if ahead <= CLOCK_S:
         return None
-    what = f"the metadata database's clock has jumped {_shown(ahead)} ahead"
-    return f"{what}; if it is right now, run manage.py cleanup"
+    return say("jumped", by=_shown(ahead))
 
 
-def _shown(seconds: float) -> str:
+def _shown(seconds: float) -> AlarmText:
     hours = seconds / 3600
-    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
+    return say("hours", hours=f"{hours:.1f}") if hours < 48 else say("days", days=f"{hours / 24:.1f}")

@@ -7,7 +7,13 @@
   let failed = false;
 
   // Live parts ask again on "tick", which comes only while somebody can see the page.
-  const tick = () => { if (!document.hidden) body.dispatchEvent(new CustomEvent("tick")); };
+  const pause = document.querySelector("[data-pause]");
+  const rests = () => document.hidden || pause?.getAttribute("aria-pressed") === "true";
+  pause?.addEventListener("click", () => {
+    pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true"));
+    tick();
+  });
+  const tick = () => { if (!rests()) body.dispatchEvent(new CustomEvent("tick")); };
   setInterval(tick, EVERY_MS);
   document.addEventListener("visibilitychange", tick);
   const stamp = () => {
@@ -18,7 +24,8 @@
     place.classList.toggle("bad-ink", failed);
   };
   setInterval(stamp, 1000);
-  // What somebody opened, scrolled to or stands on stays so when the live part is replaced.
+  // What somebody opened, scrolled to or stands on stays so when the live part is replaced; rows that move are
+  // known by what they are about.
   const within = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
   const FOCUSED = "a, button, input, summary, [tabindex]";
   let kept = null;
@@ -26,7 +33,9 @@
   body.addEventListener("htmx:beforeSwap", (event) => {
     if (!isLive(event)) return;
     kept = {
-      open: within("details").map((one) => one.open),
+      open: within("details:not([data-keep])").map((one) => one.open),
+      rows: new Set(within("details[data-keep][open]").map((one) => one.dataset.keep)),
+      row: document.activeElement.closest("details[data-keep]")?.dataset.keep,
       boxes: within("input[type=checkbox]").map((one) => one.checked),
       left: within(".wide").map((one) => [one.scrollLeft, one.scrollTop]),
       focus: within(FOCUSED).indexOf(document.activeElement),
@@ -34,10 +43,13 @@
   });
   const restore = () => {
     if (!kept) return;
-    within("details").forEach((one, n) => { one.open = Boolean(kept.open[n]); });
+    within("details:not([data-keep])").forEach((one, n) => { one.open = Boolean(kept.open[n]); });
+    within("details[data-keep]").forEach((one) => { one.open = kept.rows.has(one.dataset.keep); });
     within("input[type=checkbox]").forEach((one, n) => { one.checked = kept.boxes[n] ?? one.checked; });
     within(".wide").forEach((one, n) => { if (kept.left[n]) [one.scrollLeft, one.scrollTop] = kept.left[n]; });
-    if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
+    const row = kept.row && within(`details[data-keep="${CSS.escape(kept.row)}"] summary`)[0];
+    if (row) row.focus({ preventScroll: true });
+    else if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
     kept = null;
   };
   body.addEventListener("htmx:afterSettle", (event) => { if (isLive(event)) { fresh = Date.now(); failed = false; restore(); stamp(); draw(); relate(); } });
@@ -54,13 +66,27 @@
   const EXACT = zoned({ dateStyle: "short", timeStyle: "medium" });
   const clock = (at, all) => (all.length > 1 && all[1] - all[0] >= 86400 ? DAY : MINUTE).format(at * 1000);
   const short = (value) => Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
+  const figures = (row) => [...row.cells].filter((cell) => !cell.classList.contains("events"));
   function columns(table) {
-    const data = [...table.tHead.rows[0].cells].map(() => []);
-    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, n) => data[n].push(number(cell.dataset.value)));
+    const data = figures(table.tHead.rows[0]).map(() => []);
+    for (const row of table.tBodies[0].rows) figures(row).forEach((cell, n) => data[n].push(number(cell.dataset.value)));
     return data;
   }
   // No line leads to a value between two gaps, so it is a point.
   const alone = (plot, n) => plot.data[n].flatMap((value, at, all) => (value !== null && (all[at - 1] ?? null) === null && (all[at + 1] ?? null) === null ? [at] : []));
+  // Vertical lines where something happened; the table says it, too.
+  const mark = (plot, table) => {
+    for (const old of plot.over.querySelectorAll(".happened")) old.remove();
+    for (const event of table.querySelectorAll("[data-at]")) {
+      const at = Number(event.dataset.at) / 1000;
+      if (at < plot.scales.x.min || at > plot.scales.x.max) continue;
+      const line = document.createElement("i");
+      line.className = `happened ${event.className}`;
+      line.style.left = `${plot.valToPos(at, "x")}px`;
+      line.title = `${EXACT.format(at * 1000)} ${event.textContent}`;
+      plot.over.append(line);
+    }
+  };
   function draw() {
     if (typeof uPlot === "undefined") return;
     for (const figure of document.querySelectorAll(".chart")) {
@@ -69,7 +95,7 @@
       const table = figure.querySelector("table");
       const grid = { stroke: colour("--line"), width: 1 };
       const axis = { stroke: colour("--soft"), grid, ticks: grid };
-      const names = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.label ?? cell.textContent.trim());
+      const names = figures(table.tHead.rows[0]).map((cell) => cell.dataset.label ?? cell.textContent.trim());
       const series = names.map((label, n) => n === 0
         ? { label, value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
         : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false, filter: alone }, value: (_, v) => (v === null ? "–" : short(v)) });
@@ -77,7 +103,7 @@
       const rest = (one) => { if (one.cursor.idx == null && last >= 0) one.setLegend({ idx: last }); };  // what is so now, while nobody points
       const plot = new uPlot({
         width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false, sync: { key: "page" } },
-        hooks: { ready: [rest], setCursor: [rest] },
+        hooks: { ready: [rest], setCursor: [rest], draw: [(one) => mark(one, table)] },
         axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
       }, columns(table), place);
@@ -106,6 +132,35 @@
     }
   };
   setInterval(relate, 1000);
+
+  // Dates are UTC on the wire; their fields show and take the zone of the browser.
+  const local = (at) => EXACT.format(at).replace(" ", "T");
+  for (const field of document.querySelectorAll("input[data-utc]")) {
+    const [label] = field.labels;
+    if (label) label.textContent = `${field.dataset.utc}, ${Intl.DateTimeFormat().resolvedOptions().timeZone}`;
+    const sent = Date.parse(field.defaultValue);  // unless the browser has put back what was typed before
+    if (sent === Date.parse(field.value)) field.value = local(Date.parse(`${field.value}Z`));
+    field.form.addEventListener("formdata", (event) => {
+      const at = Date.parse(field.value);
+      if (!Number.isNaN(at)) event.formData.set(field.name, new Date(at).toISOString().slice(0, 19));
+    });
+    const quick = field.parentElement.querySelector(".times");
+    if (!quick) continue;
+    quick.hidden = false;
+    quick.addEventListener("click", (event) => {
+      const { ago } = event.target.dataset;
+      if (ago) field.value = local(ago === "midnight" ? new Date().setHours(0, 0, 0, 0) : Date.now() + ahead - 1000 * ago);
+    });
+  }
+  // What only one choice needs is shown with it.
+  for (const field of document.querySelectorAll("[data-only]")) {
+    const [name, value] = field.dataset.only.split("=");
+    const choice = field.form.elements[name];
+    const fit = () => { field.closest(".field").hidden = choice.value !== value; };
+    choice.addEventListener("change", fit);
+    window.addEventListener("pageshow", fit);
+    fit();
+  }
 
   // A menu closes when somebody goes elsewhere.
   const closeMenus = (but) => {

@@ -12,6 +12,7 @@ from messagestore.retries import dead_letters, redrives
 from messagestore.retries.dead_letters import DeadCount
 from metadata.monitoring import dead_letter_counts
 from portal.actions.action import NoFields, Preview
+from portal.actions.pickers import Picker
 from portal.kit.tables import Column, Columns, Empty, Text, code, number, plain
 from portal.views.groups.group_actions import GroupAction
 
@@ -24,7 +25,7 @@ class Choosing(forms.Form):
         required=False,
         help_text=lazy("Ids of dead letters, separated by commas. Leave empty to use the fields below."),
     )
-    topic = forms.CharField(label=lazy("Topic"), required=False, max_length=210)
+    topic = forms.CharField(label=lazy("Topic"), required=False, max_length=210, widget=Picker("topic"))
     error = forms.CharField(label=lazy("Error class"), required=False, max_length=200)
     everything = forms.BooleanField(label=lazy("All dead letters of the group"), required=False)
 

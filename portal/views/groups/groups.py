@@ -15,7 +15,7 @@ from messagestore.inspect import lag_causes
 from metadata.groups import groups
 from metadata.groups.groups import GroupView, MemberView
 from metadata.groups.subscription_rows import SubscriptionView
-from metadata.listing import topic_lists
+from metadata.listing import chart_marks, topic_lists
 from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Pace
@@ -29,6 +29,7 @@ from portal.kit import causes, charts, outages, pages, places, progress, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.setting_fields import facts
 from portal.kit.tables import (
+    PART,
     Cell,
     Column,
     Columns,
@@ -39,7 +40,7 @@ from portal.kit.tables import (
     lasting,
     listed,
     number,
-    plain,
+    part,
     text,
     wanted,
     when,
@@ -84,6 +85,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     whose: dict[str, Any] = {"group_id": view.id, "sent_to": [one.topic_id for one in view.subscriptions]}
     span = charts.span(request, **whose)
     points = metrics_history.points(for_s=span.for_s, **whose)
+    marks = chart_marks.marks(for_s=span.for_s, group=name, actor=actor(request))
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.of_group(view=view, offsets=offsets, found=found, actor=actor(request))
     return pages.show(
@@ -95,12 +97,12 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         actions=_actions(view) if manages else [],
         tiles=_tiles(view, offsets, metrics_history.pace(**whose), found),
         leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
-        rates=charts.rates(points),
-        lags=charts.lags(points),
+        rates=charts.rates(points, marks),
+        lags=charts.lags(points, marks),
         spans=charts.spans(span),
-        matrices=_matrices(view, offsets),
-        members=_members(view),
-        processes=_processes(view),
+        matrices=_matrices(request, view, offsets),
+        members=_members(request, view),
+        processes=_processes(request, view),
         moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
         facts=_facts(view),
         causes=causes.said(reasons, group=name, manages=manages),
@@ -142,7 +144,7 @@ def _tiles(
     ]
 
 
-def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
+def _matrices(request: HttpRequest, view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
     """Return each topic with its queues, their owners and positions; its retry topic is folded into it."""
     known = {one.topic: one for one in view.subscriptions}
     heard = {member.name: member for member in view.members}
@@ -157,9 +159,9 @@ def _matrices(view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
         found.append(
             Matrix(
                 topic,
-                _matrix(mine[topic], known.get(topic), held, fence),
+                _matrix(mine[topic], known.get(topic), held, fence, request=request),
                 known.get(topic),
-                _matrix(after, None, held, fence) if after else None,
+                _matrix(after, None, held, fence, request=request) if after else None,
                 retries[topic],
                 sum(one.lag or 0 for one in after or ()),
             )
@@ -172,6 +174,8 @@ def _matrix(
     subscription: SubscriptionView | None,
     held: Columns[QueueLag],
     fence: Columns[QueueLag],
+    *,
+    request: HttpRequest,
 ) -> Table:
     stopped = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
@@ -186,7 +190,9 @@ def _matrix(
         *fence,
         Column(_("State"), lambda one: _queue_state(one, stopped)),
     ]
-    return plain(columns, offsets, Empty(_("No queues.")))
+    if len(offsets) > PART:  # so that the first page has what is late
+        offsets = sorted(offsets, key=lambda one: -(one.lag or 0))
+    return part(request, columns, offsets, Empty(_("No queues.")), word="queues")
 
 
 def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
@@ -215,7 +221,7 @@ def _reader(one: QueueLag) -> Cell:
     return text(f"{one.owner} ({one.instance})" if one.instance else one.owner)
 
 
-def _members(view: GroupView) -> Table:
+def _members(request: HttpRequest, view: GroupView) -> Table:
     columns: Columns[MemberView] = [
         Column(_("Member"), lambda one: text(one.name)),
         Column(
@@ -230,10 +236,10 @@ def _members(view: GroupView) -> Table:
         Column(_("Since"), lambda one: when(one.joined_at_ms)),
     ]
     hint = Empty(_("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC")
-    return plain(columns, view.members, hint)
+    return part(request, columns, view.members, hint, word="members")
 
 
-def _processes(view: GroupView) -> Table | None:
+def _processes(request: HttpRequest, view: GroupView) -> Table | None:
     """Return what the members' processes say of themselves; None if none of them does."""
     reporting = [(one, one.process) for one in view.members if one.process is not None]
     columns: Columns[tuple[MemberView, ProcessReport]] = [
@@ -247,7 +253,7 @@ def _processes(view: GroupView) -> Table | None:
         Column(_("Failed attempts"), lambda one: number(one[1].failed), right=True),
         Column(_("Reported"), lambda one: lasting(one[0].process_age_ms), right=True),
     ]
-    return plain(columns, reporting, Empty("")) if reporting else None
+    return part(request, columns, reporting, Empty(""), word="processes") if reporting else None
 
 
 def _threads(one: ProcessReport) -> Cell:

@@ -19,7 +19,8 @@ from metadata.errors import Invalid
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
-from portal.actions.fields import time_field
+from portal.actions.fields import only_for, time_field
+from portal.actions.pickers import Picker
 from portal.auth.access import actor, may
 from portal.kit import pages, places, rows
 from portal.kit.pages import Link, to
@@ -52,6 +53,7 @@ class Resetting(forms.Form):
         required=False,
         max_length=210,
         help_text=lazy("Empty: all that it reads."),
+        widget=Picker("topic"),
     )
     to = forms.ChoiceField(
         label=lazy("To"),
@@ -63,16 +65,28 @@ class Resetting(forms.Form):
             ("group", lazy("the offsets of another group")),
         ),
     )
-    offset = forms.IntegerField(label=lazy("Offset"), required=False, min_value=0)
-    at = time_field(help_text=lazy("For a point in time."))
-    minutes_ago = forms.IntegerField(
-        label=lazy("Minutes ago"), required=False, min_value=0, help_text=lazy("Instead of a date and time.")
+    offset = only_for(forms.IntegerField(label=lazy("Offset"), required=False, min_value=0), "to", "offset")
+    at = only_for(time_field(help_text=lazy("For a point in time.")), "to", "time")
+    minutes_ago = only_for(
+        forms.IntegerField(
+            label=lazy("Minutes ago"),
+            required=False,
+            min_value=0,
+            help_text=lazy("Instead of a date and time."),
+        ),
+        "to",
+        "time",
     )
-    source_group = forms.CharField(
-        label=lazy("Other group"),
-        required=False,
-        max_length=100,
-        help_text=lazy("For the offsets of another group, as it has committed them in this topic."),
+    source_group = only_for(
+        forms.CharField(
+            label=lazy("Other group"),
+            required=False,
+            max_length=100,
+            widget=Picker("group"),
+            help_text=lazy("For the offsets of another group, as it has committed them in this topic."),
+        ),
+        "to",
+        "group",
     )
     queues = QueuesField(
         label=lazy("Only these queues"),

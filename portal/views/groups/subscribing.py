@@ -19,7 +19,8 @@ from metadata.groups import subscription_rows
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import time_field
+from portal.actions.fields import only_for, time_field
+from portal.actions.pickers import Picker
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Text
 from portal.templatetags.shapes import count
@@ -27,7 +28,7 @@ from portal.views.groups.group_actions import GroupAction
 
 
 class Subscribing(forms.Form):
-    topic = forms.CharField(label=lazy("Topic"), max_length=100)
+    topic = forms.CharField(label=lazy("Topic"), max_length=100, widget=Picker("topic"))
     start = forms.ChoiceField(
         label=lazy("From"),
         choices=(
@@ -36,7 +37,7 @@ class Subscribing(forms.Form):
             ("time", lazy("a point in time")),
         ),
     )
-    at = time_field(help_text=lazy("For a point in time."))
+    at = only_for(time_field(help_text=lazy("For a point in time.")), "start", "time")
 
 
 @with_settings(SUBSCRIPTION)

@@ -18,6 +18,7 @@ from metadata.jobs.pipeline import RunView
 from metadata.listing import operation_lists
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
+from portal.actions.pickers import Picker
 from portal.auth.access import actor
 from portal.kit import pages, rows
 from portal.kit.pages import Fact, Link, to
@@ -182,7 +183,7 @@ class Asking(Action):
 
 
 class ArchiveFields(forms.Form):
-    topic = forms.CharField(label=lazy("Topic"), max_length=210)
+    topic = forms.CharField(label=lazy("Topic"), max_length=210, widget=Picker("topic"))
     through = Day(
         label=lazy("Last day"), required=False, help_text=lazy("In UTC. Empty: the last complete day.")
     )
@@ -223,7 +224,7 @@ class StartArchive(Asking):
 
 
 class PurgeFields(forms.Form):
-    topic = forms.CharField(label=lazy("Topic"), max_length=210)
+    topic = forms.CharField(label=lazy("Topic"), max_length=210, widget=Picker("topic"))
 
 
 class StartPurge(Asking):
@@ -246,8 +247,8 @@ class StartPurge(Asking):
 
 
 class ReplayFields(forms.Form):
-    topic = forms.CharField(label=lazy("Archive of topic"), max_length=210)
-    to = forms.CharField(label=lazy("To topic"), max_length=210)
+    topic = forms.CharField(label=lazy("Archive of topic"), max_length=210, widget=Picker("topic"))
+    to = forms.CharField(label=lazy("To topic"), max_length=210, widget=Picker("topic"))
     since = Day(label=lazy("First day"), required=False)
     through = Day(label=lazy("Last day"), required=False)
     messages_per_second = forms.IntegerField(

@@ -19,13 +19,26 @@ from metadata.listing import operation_lists
 from metadata.listing.operation_lists import ReportItem
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
+from portal.actions.pickers import Picker
 from portal.auth.access import actor
 from portal.kit import bars, pages
 from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, code, listed, number, plain, text, wanted, when
+from portal.kit.tables import (
+    Cell,
+    Column,
+    Empty,
+    Text,
+    code,
+    harmless,
+    listed,
+    number,
+    plain,
+    text,
+    wanted,
+    when,
+)
 
 MOST_ROWS = 500  # on a page; the download has all
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
 MEANING: dict[str, Text] = {
     "volume": lazy("Messages by topic, day and queue"),
     "size_and_expiry": lazy("What each queue holds, and when it expires"),
@@ -111,7 +124,7 @@ def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
     response = _file(found, "csv", "text/csv; charset=utf-8")
     written = csv.writer(response)
     written.writerow(found.columns)
-    written.writerows([_plain(row.get(name)) for name in found.columns] for row in found.rows)
+    written.writerows([harmless(row.get(name)) for name in found.columns] for row in found.rows)
     return response
 
 
@@ -131,11 +144,6 @@ def _file(found: reports.ReportView, ending: str, content_type: str) -> HttpResp
     return response
 
 
-def _plain(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
-
-
 ENGINES: dict[str, Text] = {
     "direct": lazy("Log end offsets and partitions (takes moments)"),
     "spark": lazy("Spark scan of all messages: adds exact bytes, keys, skew and waiting times"),
@@ -146,7 +154,11 @@ class Making(forms.Form):
     name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
     engine = forms.ChoiceField(label=lazy("Data source"), choices=tuple(ENGINES.items()))
     topic = forms.CharField(
-        label=lazy("Topic"), required=False, max_length=210, help_text=lazy("Empty: all topics.")
+        label=lazy("Topic"),
+        required=False,
+        max_length=210,
+        widget=Picker("topic"),
+        help_text=lazy("Empty: all topics."),
     )
     days = forms.IntegerField(label=lazy("Days back"), min_value=1, max_value=400, initial=7)
 

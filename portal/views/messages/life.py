@@ -8,33 +8,59 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from messagestore.engine.messages import StoredMessage
+from messagestore.inspect import browse
 from messagestore.inspect.delivery_status import DeliveryStatus
+from metadata.actors import Actor
+from metadata.cache import snapshot
 from metadata.groups.handling_traces import TraceView
+from metadata.topics import producers
 from portal.kit import rows
 from portal.kit.pages import Step, to
 from portal.kit.tables import Text
 from portal.templatetags.shapes import at, count, lasts
 
+MOST_CLIENTS = 3  # that are named
 
-def steps(stored: StoredMessage, found: Sequence[DeliveryStatus], traces: Sequence[TraceView]) -> list[Step]:
+
+def steps(
+    stored: StoredMessage, sent: Text, found: Sequence[DeliveryStatus], traces: Sequence[TraceView]
+) -> list[Step]:
     """Return the steps of a message: sent, stored, who had it, and what became of it in each group."""
     place = _("%(queue)s, offset %(offset)s") % {
         "queue": rows.queue_name(stored.queue),
         "offset": count(stored.offset),
     }
     return [
-        Step(_("Sent"), _sender(stored)),
+        Step(_("Sent"), sent),
         Step(_("Stored"), place, stored.stored_at_ms, "ok"),
         *map(_attempt, traces),
         *(step for one in found for step in _in_group(one)),
     ]
 
 
-def _sender(stored: StoredMessage) -> Text:
-    """Describe the sender: nothing but what the message itself carries is known of it."""
+def sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
+    """Describe the sender by the name stored with the message, and the clients that sent under it then."""
+    name = browse.sender(topic=topic, queue=stored.queue, offset=stored.offset, actor=actor)
+    is_retry = snapshot.origin_of(topic) is not None
+    said: list[Text] = [_("The sender is not recorded.")]
+    if is_retry and name == "redrive":
+        said = [_("Redriven from the dead letters.")]
+    elif name:
+        said = [_("By %s.") % name]
+        if not is_retry:
+            said += _clients(topic, name, stored.stored_at_ms, actor)
     if stored.trace_id:
-        return _("The sender is not recorded; the trace id is %s.") % stored.trace_id
-    return _("The sender is not recorded.")
+        said.append(_("The trace id is %s.") % stored.trace_id)
+    return " ".join(map(str, said))
+
+
+def _clients(topic: str, name: str, at_ms: int, actor: Actor) -> Iterator[Text]:
+    """Name the clients that sent under this name at that time; which of them it was is not recorded."""
+    found = producers.clients_of(topic=topic, name=name, at_ms=at_ms, actor=actor)
+    if found:
+        named = [f"{one.address} ({one.sdk})" if one.sdk else one.address for one in found[:MOST_CLIENTS]]
+        more = ["…"] if len(found) > MOST_CLIENTS else []
+        yield _("It sent at that time from: %s.") % ", ".join([*named, *more])
 
 
 def _attempt(one: TraceView) -> Step:

@@ -1,4 +1,4 @@
-"""The box of a search for messages: `key:42 tag:new "some text"`, or the id of a message."""
+"""The box of a search for messages: `key:42 header:source=web "some text"`, or the id of a message."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ FIELDS: Mapping[str, str] = {  # what is written → the name of the field
     "key": "key",
     "tag": "tag",
     "trace": "trace_id",
+    "header": "header",
     "queue": "queue",
     "offset": "offset",
     "id": "message_id",
@@ -42,3 +43,15 @@ def parse(query: str) -> dict[str, str]:
         return {"message_id": text}
     quoted_text = _QUOTED.fullmatch(text)
     return {**found, "contains": quoted_text[1] if quoted_text else text}
+
+
+def header(text: str) -> tuple[str, str] | None:
+    """Return the name and the value of a header to look for, None if there is none. Raises Invalid.
+
+    >>> header("source=web=1"), header("")
+    (('source', 'web=1'), None)
+    """
+    name, equals, value = text.partition("=")
+    if text and not (name and equals):
+        raise Invalid.field("header", _("Write the header as name=value."))
+    return (name, value) if text else None

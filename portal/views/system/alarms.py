@@ -32,7 +32,7 @@ from portal.kit.tables import (
     wanted,
     when,
 )
-from portal.templatetags.shapes import at
+from portal.templatetags.shapes import at, count
 
 SHOWN: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
 
@@ -90,8 +90,10 @@ def _state(one: AlarmRow) -> Cell:
 
 
 def _detail(one: AlarmRow) -> str:
-    words = {"detail": one.detail, "count": one.count}
-    return _("%(detail)s (%(count)d so far)") % words if one.count else one.detail
+    detail = rows.alarm_detail(one)
+    if not one.count:
+        return detail
+    return _("%(detail)s (%(count)s so far)") % {"detail": detail, "count": count(one.count)}
 
 
 def _care(row: AlarmRow, who: Actor) -> Cell:

@@ -8,15 +8,16 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from metadata.brokers import broker_rows, discovery
+from metadata.brokers import broker_rows, discovery, java_callers
 from metadata.brokers.discovery import BrokerView
+from metadata.brokers.java_callers import CallerView
 from metadata.listing.pages import Listed
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.toggle import Toggle
 from portal.auth.access import actor, may
 from portal.kit import pages, rows
-from portal.kit.pages import to
-from portal.kit.tables import Cell, Column, Empty, Text, code, listed, text, when
+from portal.kit.pages import Link, to
+from portal.kit.tables import Cell, Column, Empty, Text, code, listed, number, text, when
 
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
@@ -34,8 +35,28 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
         columns.append(Column(_("Change"), _change))
     hint = Empty(_("No broker is registered."))
     table = listed(request, columns, Listed(views, len(views), 1, 1), empty=hint)
+    actions = [Link(_("Java clients"), to("java-clients"))] if may(request, "admin") else []
     intro = _("A drained broker completes its running requests. Clients switch to other brokers.")
-    return pages.list_page(request, _("Brokers"), table, section="brokers", intro=intro, searched=False)
+    return pages.list_page(
+        request, _("Brokers"), table, section="brokers", intro=intro, actions=actions, searched=False
+    )
+
+
+def java_clients(request: HttpRequest) -> HttpResponse:
+    """Requests of Java clients, which have no key, by address and client."""
+    found = java_callers.latest(actor=actor(request))
+    columns: list[Column[CallerView]] = [
+        Column(_("Address"), lambda one: code(one.address)),
+        Column(_("Client"), lambda one: text(one.sdk or None)),
+        Column(_("Answered, last hour"), lambda one: number(one.answered), right=True),
+        Column(_("Refused"), lambda one: number(one.refused), right=True),
+        Column(_("Rate limited"), lambda one: number(one.limited), right=True),
+        Column(_("Last seen"), lambda one: when(one.last_seen_at_ms)),
+    ]
+    hint = Empty(_("No Java client has called in the last seven days."))
+    table = listed(request, columns, Listed(tuple(found), len(found), 1, 1), empty=hint)
+    intro = _("A request without a client was refused before it was read.")
+    return pages.list_page(request, _("Java clients"), table, section="brokers", intro=intro, searched=False)
 
 
 def _change(one: BrokerView) -> Cell:

@@ -15,6 +15,7 @@ from messagestore.verify import QueueReport, Since
 from metadata.config import Config, config, meanings, variable_of
 from metadata.db import access
 from portal.actions.action import Action, Preview
+from portal.actions.pickers import Picker
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link, to
@@ -53,7 +54,9 @@ def _word(value: Any) -> str:
 
 
 class Checking(forms.Form):
-    topic = forms.CharField(label=lazy("Topic"), required=False, help_text=lazy("Empty: all topics."))
+    topic = forms.CharField(
+        label=lazy("Topic"), required=False, widget=Picker("topic"), help_text=lazy("Empty: all topics.")
+    )
     minutes = forms.IntegerField(
         label=lazy("Sent within the last … minutes"), min_value=1, initial=60,
         help_text=lazy("To check all messages, run manage.py verify."),

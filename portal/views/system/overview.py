@@ -9,13 +9,13 @@ from django.utils.translation import ngettext
 from metadata.actors import Actor
 from metadata.brokers import discovery
 from metadata.cache import snapshot
-from metadata.listing import overview_lists
+from metadata.listing import chart_marks, overview_lists
 from metadata.listing.overview_lists import Overview
 from metadata.monitoring import metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.monitoring.metrics_history import Pace
 from portal.auth.access import actor, may
-from portal.kit import charts, outages, pages, rows
+from portal.kit import charts, outages, pages, progress, rows
 from portal.kit.pages import Fact, to
 from portal.kit.problems import problems
 from portal.kit.tables import Column, Columns, Empty, Table, code, number, plain, text, when
@@ -27,6 +27,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     known = overview_lists.overview(actor=actor(request))
     span = charts.span(request)
     points = metrics_history.points(for_s=span.for_s)
+    marks = chart_marks.marks(for_s=span.for_s, actor=actor(request))
     found = problems(known, actor(request))
     return pages.show(
         request,
@@ -38,8 +39,8 @@ def overview(request: HttpRequest) -> HttpResponse:
         verdict=min((one.tone for one in found), default="ok"),
         quiet=_quiet(known),
         tiles=_tiles(known, metrics_history.pace(), actor(request), may(request, "admin")),
-        rates=charts.rates(points),
-        lags=charts.lags(points),
+        rates=charts.rates(points, marks),
+        lags=charts.lags(points, marks),
         spans=charts.spans(span),
         behind=_behind(known),
         dead=_dead(request, known),
@@ -70,8 +71,10 @@ def _tiles(known: Overview, now: Pace, who: Actor, admin: bool) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in known.behind), default=0) or None
     return [
         Fact(_("Sent per second"), now.sent, to("topics"), kind="rate"),
+        Fact(_("Pulled per second"), now.pulled, to("groups"), kind="rate"),
         Fact(_("Handled per second"), now.handled, to("groups"), kind="rate"),
-        Fact(_("Unread messages"), known.lag, to("groups") + "?sort=-lag", kind="number"),
+        Fact(_("Unread messages"), known.lag, to("groups") + "?sort=-lag", kind="number",
+             note=progress.of_all((one.name, one.progress) for one in known.behind)),
         Fact(_("Oldest unread"), oldest, to("groups") + "?sort=-age", kind="lasts",
              tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
         Fact(_("Dead letters"), known.dead.messages, "#dead", kind="number",

@@ -10,9 +10,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from metadata.db.clock import database_now, ms
+from metadata.users.saved_filters import FilterView
+from portal.actions.pickers import Picker
 from portal.kit import pages, rows
-from portal.kit.charts import Chart
-from portal.kit.pages import Fact, Link, Step
+from portal.kit.charts import Chart, Event, Row
+from portal.kit.pages import Fact, Link, Saved, Step
 from portal.kit.tables import (
     Cell,
     Column,
@@ -20,6 +22,7 @@ from portal.kit.tables import (
     Table,
     badge,
     code,
+    fold,
     lasting,
     long,
     number,
@@ -33,6 +36,12 @@ from portal.kit.tables import (
 )
 from portal.templatetags.shapes import DASH, DAY, HOUR, MINUTE
 
+EVENTS = {
+    4: ("", "Rebalance: a joined"),
+    7: ("warn", "Reset by ada: orders"),
+    17: ("bad", "Alarm: far behind"),
+    25: ("ok", "Resolved: far behind"),
+}
 GAPS = (10, 11, 13, 14)  # steps without a value; the one between them stands alone
 TONES = ("", "ok", "warn", "bad")
 NONE = Empty("No matching topics.", "catmq topic create orders", "#", "Create")
@@ -45,6 +54,7 @@ class Example(forms.Form):
     name = forms.CharField(label="Text", max_length=100, help_text="Letters, digits, . _ -")
     count = forms.IntegerField(label="Number", min_value=1, help_text="Its unit stands here.")
     mode = forms.ChoiceField(label="Choice", choices=(("one", "the first"), ("two", "the second")))
+    topic = forms.CharField(label="Picker", widget=Picker("topic"))
     ordered = forms.BooleanField(label="Flag", required=False, help_text="What it changes.")
     body = forms.CharField(label="Long text", widget=forms.Textarea(attrs={"rows": 2}))
 
@@ -52,7 +62,7 @@ class Example(forms.Form):
 def parts(request: HttpRequest) -> HttpResponse:
     """The page for developers."""
     now = ms(database_now())
-    form = Example({"name": "orders", "count": "0", "mode": "one", "body": "{}"})
+    form = Example({"name": "orders", "count": "0", "mode": "one", "topic": "orders", "body": "{}"})
     form.is_valid()
     return pages.show(
         request,
@@ -65,6 +75,7 @@ def parts(request: HttpRequest) -> HttpResponse:
         tiles=_tiles(),
         badges=[rows.state(word) for word in rows.WORDS],
         chips=[Link("who: ada", "#"), Link(f"what: {LONG}", "#"), Link("cannot be removed", "")],
+        saved=Saved("topics", [FilterView("chosen", "q=a"), FilterView(LONG, "q=b")], "q=a", "q=a"),
         table=_table(now),
         none=plain([Column("Name", text)], [], NONE),
         chart=_chart(now, lines=3),
@@ -101,6 +112,7 @@ def _table(now: int) -> Table:
         "share": share(0.25),
         "spark": spark([1, 5, 2, 8, 3]),
         "long": long("text of any length, broken anywhere " * 3),
+        "fold": fold("one line", "that unfolds\nto more", "example"),
         "prose": prose("Sentences, which get most of the width."),
         "nothing": text(None),
     }
@@ -119,7 +131,7 @@ def _chart(now: int, *, lines: int) -> Chart:
         at = now // MINUTE * MINUTE - (29 - n) * MINUTE
         values = [(abs((n * (line + 3)) % 17 - 8) * 10.0) for line in range(lines)]
         shown = tuple((DASH, "") if n in GAPS else (f"{one:.1f}", one) for one in values)
-        found.append((at, at // 1000, shown))
+        found.append(Row(at, at // 1000, shown, [Event(at + 20_000, *EVENTS[n])] if n in EVENTS else ()))
     return Chart("Messages per second", labels, found)
 
 

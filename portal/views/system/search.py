@@ -8,16 +8,17 @@ so a key stroke costs no query.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.cache import snapshot
 from metadata.listing.topic_lists import check_look
+from portal.actions import pickers
 from portal.auth.access import actor, may
 from portal.kit import pages
 from portal.kit.pages import SECTIONS, to
@@ -96,6 +97,15 @@ def search(request: HttpRequest) -> HttpResponse:
     )
 
 
+def names(request: HttpRequest, kind: str) -> HttpResponse:
+    """Return names of topics or groups as options, by what is typed in the field that `?field=` names."""
+    check_look(actor(request))
+    if kind not in DEEDS:
+        raise Http404
+    typed = request.GET.get(request.GET.get("field", ""), "")[:MOST_QUERY]
+    return HttpResponse(pickers.options(kind, typed))
+
+
 def _found(request: HttpRequest, query: str) -> Iterator[Found]:
     yield from _message(query)
     words = query.lower().split()
@@ -139,20 +149,7 @@ def _kind(kind: Kind) -> Text:
 
 def _named(parts: Sequence[str]) -> list[tuple[Kind, str]]:
     """Return the first topics and groups whose names hold all parts, those that begin with them first."""
-    known = snapshot.current()
-    topics = (one.name for one in known.topics.values() if one.kind == "normal" and one.state != "deleting")
-    groups = (one.name for one in known.groups.values())
-    return [
-        *(("topic", name) for name in _best(topics, parts)),
-        *(("group", name) for name in _best(groups, parts)),
-    ]
-
-
-def _best(names: Iterable[str], parts: Sequence[str]) -> list[str]:
-    if not parts:
-        return []
-    fitting = [name for name in names if all(part in name.lower() for part in parts)]
-    return sorted(fitting, key=lambda name: (not name.lower().startswith(parts[0]), len(name), name))[:MOST]
+    return [(kind, name) for kind in DEEDS for name in pickers.best(pickers.names(kind), parts, most=MOST)]
 
 
 def _begins(part: str, deed: Deed) -> bool:

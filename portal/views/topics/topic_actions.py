@@ -19,6 +19,7 @@ from metadata.topics.topic_rows import QueueView
 from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import given
+from portal.actions.pickers import Picker
 from portal.actions.toggle import Toggle
 from portal.kit import rows
 from portal.kit.setting_fields import with_settings
@@ -37,6 +38,7 @@ class NewTopic(forms.Form):
     node = forms.CharField(
         label=lazy("Node"),
         required=False,
+        widget=Picker("node"),
         help_text=lazy("Empty: spread over the nodes with the fewest queues."),
     )
 
@@ -51,6 +53,7 @@ class Expand(forms.Form):
     node = forms.CharField(
         label=lazy("Node"),
         required=False,
+        widget=Picker("node"),
         help_text=lazy("Empty: spread over the nodes with the fewest queues."),
     )
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from messagestore.topology import drains
 from messagestore.topology.drains import QueueDrain
-from metadata.listing import topic_lists
+from metadata.listing import chart_marks, topic_lists
 from metadata.listing.pages import Wanted
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
@@ -31,6 +31,7 @@ from portal.kit.tables import (
     code,
     listed,
     number,
+    part,
     plain,
     share,
     spark,
@@ -38,6 +39,7 @@ from portal.kit.tables import (
     wanted,
     when,
 )
+from portal.templatetags.shapes import size
 
 MOST_GROUPS = 200
 
@@ -52,6 +54,7 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
         Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
+        Column(_("Size"), lambda one: text(size(one.bytes)), right=True),
         Column(_("Groups"), lambda one: number(one.groups), right=True),
         Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Owners"), lambda one: text(one.owners or None)),
@@ -82,6 +85,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
     span = charts.span(request, topic_id=view.id)
     points = metrics_history.points(for_s=span.for_s, topic_id=view.id)
+    marks = chart_marks.marks(for_s=span.for_s, topic=name, actor=actor(request))
     manages = may(request, "manage", name)
     return pages.show(
         request,
@@ -91,10 +95,10 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
         live=True,
         actions=_actions(name) if manages else [],
         tiles=_tiles(view, queues, metrics_history.pace(topic_id=view.id).sent),
-        rates=charts.rates(points),
-        lags=charts.lags(points),
+        rates=charts.rates(points, marks),
+        lags=charts.lags(points, marks),
         spans=charts.spans(span),
-        queues=_queues(name, queues, manages),
+        queues=_queues(request, name, queues, manages),
         groups=_groups(groups, name),
         producers=_producers(producers.of_topic(topic=name, actor=actor(request)), name),
         facts=_facts(view),
@@ -129,26 +133,33 @@ def _tiles(view: TopicView, queues: Sequence[QueueDrain], sent: float) -> list[F
             _messages(view.name),
             kind="number",
         ),
+        Fact(_("Size"), _size(queues), kind="size", note=_("measured every hour")),
         Fact(_("Queues"), sum(one.queue.state != "retired" for one in queues), kind="number"),
         Fact(_("Retention, days"), view.retention_days, kind="number"),
     ]
 
 
-def _queues(name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
+def _size(queues: Sequence[QueueDrain]) -> int | None:
+    known = [one.queue.bytes for one in queues if one.queue.bytes is not None]
+    return sum(known) if known else None
+
+
+def _queues(request: HttpRequest, name: str, queues: Sequence[QueueDrain], manages: bool) -> Table:
     where = f"{to('messages')}?topic={name}&queue="
     columns: list[Column[QueueDrain]] = [
         Column(_("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")),
         Column(_("State"), _state),
         Column(_("Node"), lambda one: text(one.queue.node)),
-        Column(_("Id"), lambda one: code(one.queue.queue)),
+        Column(_("ID"), lambda one: code(one.queue.queue)),
         Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
+        Column(_("Size"), lambda one: text(size(one.queue.bytes)), right=True),
         Column(_("Unread by"), _unread),
     ]
     if manages:
         columns.append(Column(_("Change"), lambda one: _change(name, one)))
-    return plain(columns, queues, Empty(_("No queues yet.")))
+    return part(request, columns, queues, Empty(_("No queues yet.")), word="queues")
 
 
 def _state(one: QueueDrain) -> Cell:

@@ -43,6 +43,14 @@ def test_a_stranger_is_sent_to_the_login(metadata_db: None) -> None:
     assert (answer.status_code, "/admin/login/" in answer["Location"]) == (302, True)
 
 
+def test_who_is_no_superuser_sees_neither_the_data_nor_a_link_to_it(browser: Client) -> None:
+    assert "Back to overview" in browser.get(reverse("admin:index")).content.decode()
+    assert reverse("admin:index") in browser.get("/").content.decode()
+    get_user_model().objects.update(is_superuser=False, is_staff=True)
+    assert browser.get(reverse("admin:index")).status_code == 302
+    assert f'"{reverse("admin:index")}"' not in browser.get("/").content.decode()
+
+
 def test_the_front_page_speaks_english_and_chinese(browser: Client) -> None:
     english = browser.get(reverse("admin:index"), headers={"accept-language": "en"}).content.decode()
     chinese = browser.get(reverse("admin:index"), headers={"accept-language": "zh-CN"}).content.decode()

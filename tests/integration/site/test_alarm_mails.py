@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from email import message_from_bytes
+from email.header import decode_header, make_header
 from io import StringIO
 from typing import Any
 
@@ -24,6 +25,7 @@ from metadata.db.clock import database_now
 from metadata.groups import groups
 from metadata.models import AlarmMail
 from metadata.monitoring import alarms, mails
+from metadata.rules.alarm_texts import say
 from metadata.topics import topic_rows
 from tests.support import failing
 from tests.support.environment import free_port
@@ -141,6 +143,18 @@ def test_what_ended_before_anybody_heard_of_it_is_not_mailed(box: Box) -> None:
     lag()
     alarms.end(kind="lag", names=["billing/orders"])
     assert (alarm_mails.tell(), box.mails) == (0, [])
+
+
+def test_mails_are_in_the_language_of_the_installation(
+    groups_there: None, box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarm_mails, "config", replace(alarm_mails.config, language="zh-hans"))
+    detail = say("idle", queues="orders/0, orders/1")
+    alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail=detail)
+    assert alarm_mails.tell() == 3
+    _to, subject, said = box.mails[0]
+    assert str(make_header(decode_header(subject))) == "[CatMQ] 告警：队列没有消费者: billing/orders"  # noqa: RUF001
+    assert "以下队列有未读消息但没有消费者：orders/0, orders/1\r\n开始于 20" in said  # noqa: RUF001
 
 
 def test_a_storm_is_one_mail_and_flapping_another_one_five_minutes_later(box: Box) -> None:

@@ -21,15 +21,17 @@ from messagestore.retries.redrives import Redriver
 from messagestore.tables import node_sql, queue_sql, reader_sql
 from messagestore.topology import subscriptions, topics
 from metadata import redrive_rows
+from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.groups import groups, subscription_rows
 from metadata.jobs import reports, runs
-from metadata.models import AuditLog, OffsetMove, Redrive, Report
-from metadata.topics import topic_rows
+from metadata.models import AuditLog, OffsetMove, Redrive, Report, Topic, TopicProducer
+from metadata.topics import producers, topic_rows
 from metadata.users import api_keys
 from tests.support import failing, moving, tampering
 from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
+from tests.support.rows import long_ago
 
 DEAD = "/groups/billing/dead"
 Threads = Callable[..., list[Any]]
@@ -87,6 +89,9 @@ def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
     assert "are redriven: 1." in text(seen) and len(listed()) == 3
     assert confirm(ada, f"{DEAD}/redrive", seen).status_code == 200
     assert redriven() == [body] and len(listed()) == 2
+    again = next(one for one in failing.failure_queues() if moving.stored(one))
+    (retries,) = Topic.objects.filter(kind="failure").values_list("name", flat=True)
+    assert "Redriven from the dead letters." in text(ada.get(f"/messages/{retries}/{again}-0"))
 
 
 def test_selected_dead_messages_are_brought_back(queue: int, ada: Client) -> None:
@@ -122,9 +127,23 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
     life = first.partition('class="life"')[2]
     places = [life.index(f">{words}<") for words in steps]
     assert places == sorted(places) and f"{DEAD}/of/{died}" in first
-    assert "orders/0, offset 0" in first and "The sender is not recorded." in first
+    assert "orders/0, offset 0" in first and "By test." in first
     assert "waiting for a retry" in second and "KeyError: later" in second
     assert "not read yet" in third
+
+
+def test_a_message_names_the_clients_that_sent_under_the_name_of_its_sender(queue: int, ada: Client) -> None:
+    topic_id = snapshot.find_topic("orders").id
+    for name, address in ((ME.name, "10.0.0.5"), ("other", "10.0.0.6")):
+        producers.sent(
+            topic_id=topic_id, actor=command(name), address=address, sdk="pmq-java/5.5.1", messages=1
+        )
+    failing.send(b"a")
+    producers.flush()
+    page = text(ada.get(f"/messages/orders/{queue}-0"))
+    assert f"By {ME.name}. It sent at that time from: 10.0.0.5 (pmq-java/5.5.1)." in page
+    TopicProducer.objects.update(last_seen=long_ago(seconds=3600))
+    assert f"By {ME.name}.<" in text(ada.get(f"/messages/orders/{queue}-0"))
 
 
 def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:

@@ -15,7 +15,15 @@ from metadata.db.clock import database_now
 from metadata.errors import Invalid, StoreCorrupt
 from metadata.groups import groups
 from metadata.listing import overview_lists
-from metadata.models import Alarm, AuditLog, ConsumerGroup, ConsumerGroupTopic, DbNode, JobRun, Queue
+from metadata.models import (
+    Alarm,
+    AuditLog,
+    ConsumerGroup,
+    ConsumerGroupTopic,
+    DbNode,
+    JobRun,
+    Queue,
+)
 from metadata.monitoring import alarms
 from metadata.nodes import node_rows
 from portal.kit import outages
@@ -217,6 +225,25 @@ def test_a_stopped_group_with_unread_messages_is_said_and_no_more_than_once(queu
 
 def test_where_nothing_is_unread_there_is_no_age(queue: int, ada: Client) -> None:
     assert "0 ms" not in text(ada.get("/groups/billing")) + text(ada.get("/"))
+
+
+def test_a_detail_is_in_the_language_of_the_reader_and_an_old_one_stays(queue: int, ada: Client) -> None:
+    ConsumerGroupTopic.objects.filter(topic__kind="normal").update(
+        lag=123_456, lag_ms=1_200_000, lag_at=database_now()
+    )
+    look()
+    assert "123,456 unread messages, the oldest for 20 min" in text(ada.get("/alarms"))
+    chinese = {"headers": {"accept-language": "zh-hans"}}
+    said = "123,456 条未读消息，最早的已等待 20 分钟"  # noqa: RUF001
+    assert said in text(ada.get("/alarms", **chinese)) and said in text(ada.get("/", **chinese))
+    Alarm.objects.update(facts=None)  # as the release before wrote it
+    assert "123,456 unread messages" in text(ada.get("/alarms", **chinese))
+
+
+def test_a_text_of_a_later_release_is_shown_as_it_was_stored(queue: int, ada: Client) -> None:
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="of tomorrow", count=3)
+    Alarm.objects.update(facts={"text": "unheard of", "values": {}})
+    assert "of tomorrow (3 so far)" in text(ada.get("/alarms"))
 
 
 def test_a_failure_topic_stands_below_its_topic(queue: int, ada: Client) -> None:

@@ -55,6 +55,10 @@ def test_the_first_page_names_who_falls_behind_fastest_first(browser: Client) ->
     listed = page[page.index("Lag by group") :]
     assert listed.index("billing") < listed.index("huge"), "although its lag is smaller, and it pulls most"
     assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000", listed)
+    page = text_of(browser.get("/").content)
+    assert re.search(
+        r"Pulled per second [\d.]+ .* Unread messages [\d,]+ billing falls behind by \S+/s", page
+    )
 
 
 def test_a_group_that_handles_nothing_needs_a_look(browser: Client) -> None:

@@ -73,3 +73,16 @@ def test_whatever_is_asked_is_answered(ada: Client, query: str) -> None:
 def test_a_key_stroke_costs_no_query_for_names(ada: Client, django_assert_max_num_queries: object) -> None:
     with django_assert_max_num_queries(8):  # type: ignore[operator]  # session, person, clock
         found(ada, "orders")
+
+
+def test_a_field_for_a_name_offers_those_there_are_and_follows_what_is_typed(ada: Client) -> None:
+    page = ada.get("/groups/billing/reset", {"topic": "arch"}).content.decode()
+    assert '<datalist id="topic_names"><option value="orders.archive"></datalist>' in page
+    offered = re.findall(r'<datalist id="source_group_names">(.*?)</datalist>', page)
+    assert '<option value="billing-eu">' in offered[0] and "orders" not in offered[0]
+    assert '<datalist id="node_names"><option' in ada.get("/create/topic").content.decode()
+    typed = ada.get("/names/group", {"field": "source_group", "source_group": "BILL"}).content.decode()
+    assert typed == '<option value="billing"><option value="billing-eu">'
+    everything = ada.get("/names/topic", {"field": "topic", "topic": "nothing like it"}).content.decode()
+    assert '<option value="orders">' in everything
+    assert ada.get("/names/node").status_code == 404

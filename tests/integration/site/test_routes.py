@@ -28,12 +28,12 @@ LISTS = (
     "metadata/changelog", "metadata/clockmark", "metadata/commitlook", "metadata/consumer",
     "metadata/consumergroup", "metadata/consumergroupconsumer", "metadata/consumergrouptopic",
     "metadata/dbnode", "metadata/deadlettercount", "metadata/handlingtrace", "metadata/heartbeat",
-    "metadata/jobrun",
+    "metadata/javacaller", "metadata/jobrun",
     "metadata/keyfingerprint", "metadata/lease",
     "metadata/nodesize", "metadata/offsetmove", "metadata/queue", "metadata/queueoffset",
     "metadata/rebalance", "metadata/rebalancemove", "metadata/redrive", "metadata/report",
-    "metadata/reportrow", "metadata/sample", "metadata/topic", "metadata/topicproducer",
-    "metadata/topicrouting",
+    "metadata/reportrow", "metadata/sample", "metadata/savedfilter", "metadata/topic",
+    "metadata/topicproducer", "metadata/topicrouting",
     "metadata/userrights",
 )  # fmt: skip
 

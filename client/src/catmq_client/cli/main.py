@@ -71,6 +71,7 @@ COMMANDS: tuple[Noun | Verb, ...] = (
     peek.PEEK,
     peek.TAIL,
     find.FIND,
+    find.TRACES,
     delayed.DELAYED,
     delayed.RECALL,
     offsets.LAG,

@@ -68,36 +68,40 @@ def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class MessageLines:
-    """Messages, printed as they come; a table's heading stands before the first."""
+class Lines:
+    """Rows, printed as they come; a table's heading stands before the first."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Form, columns: Columns, widths: Sequence[int]) -> None:
         self._form = form
-        # Of fixed width: the next message is not known yet.
-        self._layout = Layout(list(MESSAGE), MESSAGE_WIDTHS, [False] * len(MESSAGE), paint(form, sys.stdout))
+        self._columns = columns
+        # Of fixed width: the next row is not known yet.
+        self._layout = Layout(list(columns), widths, [False] * len(columns), paint(form, sys.stdout))
         self._before = self._layout.heading().encode() if is_table(form) else b""
 
-    def write(self, row: Mapping[str, Any], body: bytes) -> None:
-        """Print one. Raises BrokenPipeError when nobody reads."""
+    def write(self, row: Mapping[str, Any], body: bytes | None = None) -> None:
+        """Print one; `body` is that of a message. Raises BrokenPipeError when nobody reads."""
         write(self._before + self._line(row, body))
         self._before = b""
 
-    def _line(self, row: Mapping[str, Any], body: bytes) -> bytes:
+    def _line(self, row: Mapping[str, Any], body: bytes | None) -> bytes:
         if isinstance(self._form, Format):
             return self._form.line(row, body)
         if is_table(self._form):
-            return self._layout.row([cell(value) for value in values(row, MESSAGE)]).encode()
-        return json_line(row) if self._form == "json" else body + b"\n"
+            return self._layout.row([cell(value) for value in values(row, self._columns)]).encode()
+        return json_line(row) if self._form == "json" or body is None else body + b"\n"
+
+
+class MessageLines(Lines):
+    """Messages, printed as they come."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__(form, MESSAGE, MESSAGE_WIDTHS)
 
 
 def write(line: bytes) -> None:
     """Write a line and flush it. Raises BrokenPipeError when there is none."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
-
-
-def print_json(row: Mapping[str, Any]) -> None:
-    write(json_line(row))
 
 
 def show(text: str) -> None:

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import whole
 from catmq_client.cli.connection import Brokers, Command
-from catmq_client.cli.forms import MESSAGE_FIELDS, Format, Paint, is_table, paint
-from catmq_client.cli.output import Columns, note, print_row, print_rows, show
+from catmq_client.cli.forms import MESSAGE_FIELDS, Form, Format, Paint, is_table, paint
+from catmq_client.cli.output import Columns, facts, note, print_row, print_rows, show
 from catmq_client.errors import OptionError
 
 # A call of the management API with the arguments of a command.
@@ -167,31 +167,37 @@ def meant(text: str, words: Iterable[str]) -> str:
 
 
 class Output(Argument):
-    """`--output` of a command: pretty is the default on a terminal, the first of `forms` elsewhere.
+    """`--output` of a command: `terminal` is the default on one, the first of `forms` elsewhere.
 
     `known`: the fields that a FORMAT may have, if they are known before there is a row.
     """
 
-    def __init__(self, *forms: str, known: Collection[str] = (), example: str = "{name} {state}") -> None:
+    def __init__(
+        self,
+        *forms: str,
+        known: Collection[str] = (),
+        example: str = "{name} {state}",
+        terminal: str = "pretty",
+    ) -> None:
         choices = list(dict.fromkeys(["pretty", "table", "json", *forms]))
-        self._piped = forms[0]
+        self._defaults = {"piped": forms[0], "on_terminal": terminal}
+        told = forms[0] if terminal == forms[0] else f"{terminal} on a terminal, else {forms[0]}"
         super().__init__(
             f"--output {'|'.join(choices)}|FORMAT",
-            f"format (default pretty on a terminal, else {forms[0]}); FORMAT: fields of the JSON, "
-            f"such as '{example}'",
+            f"format (default {told}); FORMAT: fields of the JSON, such as '{example}'",
             choices=choices,
             type=lambda text: Format(text, known) if "{" in text else text,
         )
 
     def add(self, parser: argparse._ActionsContainer) -> None:
         super().add(parser)
-        parser.set_defaults(piped=self._piped)
+        parser.set_defaults(**self._defaults)
 
 
 def with_form(args: argparse.Namespace) -> argparse.Namespace:
     """Return the arguments with the form of output that was not given."""
     if getattr(args, "piped", "") and args.output is None:
-        args.output = "pretty" if sys.stdout.isatty() else args.piped
+        args.output = args.on_terminal if sys.stdout.isatty() else args.piped
     return args
 
 
@@ -211,6 +217,7 @@ def search(plural: str) -> Argument:
 
 
 TABLE = Output("table")
+CHANGED = Output("none", example="{name}", terminal="none")  # a sentence says on standard error what was done
 MESSAGES = Output("json", "body", known=MESSAGE_FIELDS, example="{key} {body}")
 
 
@@ -253,9 +260,20 @@ def action(
             return 1
         answer = call(brokers.admin(), args)
         note(done.format(**told, answer=answer))
+        named = {one.dest: told[one.dest] for one in arguments if not one.flag.startswith("-")}
+        show_row(answer if isinstance(answer, Mapping) else named, args.output)
         return 0
 
-    return Verb(name, text, (*arguments, YES) if asks else arguments, run, old)
+    return Verb(name, text, (*arguments, *((YES,) if asks else ()), CHANGED), run, old)
+
+
+def show_row(row: Mapping[str, Any], form: Form) -> None:
+    """Show one thing as names and values, as JSON or in a FORMAT, or not at all."""
+    if is_table(form):
+        shown = {name.replace("_", " "): name for name, value in row.items() if not isinstance(value, list)}
+        show(facts(row, shown, paint(form, sys.stdout)))
+    elif form != "none":
+        print_row(row, form)
 
 
 # Changes settings: the management API, the arguments, the settings that were given.
@@ -274,11 +292,14 @@ def settings(
         given = given_by(args, options)
         if not given:
             raise OptionError(f"nothing to set: give {', '.join(option.flag for option in options)}")
-        if change(brokers.admin(), args, given) is not False:
+        changed = change(brokers.admin(), args, given)
+        if changed is not False:
             note(f"{label.format(**vars(args))}: {assignments(given)}")
+        if isinstance(changed, Mapping):
+            show_row(changed, args.output)
         return 0
 
-    return Verb("set", text, (*named, *options, *flags), run)
+    return Verb("set", text, (*named, *options, *flags, CHANGED), run)
 
 
 def given_by(args: argparse.Namespace, options: Arguments) -> dict[str, Any]:

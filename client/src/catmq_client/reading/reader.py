@@ -79,7 +79,6 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         )
         self._traces = Traces(
             transport=transport,
-            member=self._state.options.instance_id or self.name,
             consumer_id=lambda: self._state.consumer_id,
         )
         self._reporter = Reporter(transport=transport, state=self._state, settle=self._membership.settle)

@@ -101,11 +101,10 @@ class Accumulator:
         routes: Routes,
         message: dict[str, Any],
         *,
-        strict_queue: bool = True,
         urgent: bool = False,
         block_s: float = 0.0,
     ) -> tuple[SendFuture, QueueBuffer]:
-        """Take a message in, `queue` in it being the one its sender named.
+        """Take a message in, `queue` in it being the one its sender named, strictly or as a wish.
 
         urgent: ready at once, and its sender will try to deliver it itself.
         Waits up to `block_s` for room; raises BufferFull, Closed, or OptionError for a foreign queue.
@@ -113,7 +112,7 @@ class Accumulator:
         size = size_of(message)
         with self.lock:
             self._make_room(size, block_s)
-            buffer = self._route(routes, message, strict_queue)
+            buffer = self._route(routes, message)
             future, batch = self._add(buffer, message, size)
             if urgent:
                 batch.urgent = True
@@ -160,7 +159,7 @@ class Accumulator:
         """Take in messages that name the same queue and make one batch, for a third of the work; None: they
         are not such."""
         options, size = self._options, sum(map(size_of, messages))
-        queues = {message.get("queue") for message in messages}
+        queues = {message.get("queue") if "queue_strict" not in message else None for message in messages}
         fit = len(messages) <= options.batch_messages and size <= options.batch_bytes
         if self._closed or not fit or len(queues) != 1 or self._is_full(size, count=len(messages)):
             return None
@@ -186,17 +185,19 @@ class Accumulator:
         if self._closed or self._is_full(size):
             self._make_room(size, block_s)
         buffer = before[1] if before is not None else None
-        if buffer is None or buffer.kind is not Kind.NAMED or message.get("queue") != buffer.queue:
-            buffer = self._route(routes, message, strict_queue=True)
+        named = buffer is not None and buffer.kind is Kind.NAMED and "queue_strict" not in message
+        if buffer is None or not named or message.get("queue") != buffer.queue:
+            buffer = self._route(routes, message)
         future, batch = self._add(buffer, message, size)
         batch.urgent = True
         return future, buffer
 
-    def _route(self, routes: Routes, message: dict[str, Any], strict_queue: bool) -> QueueBuffer:
+    def _route(self, routes: Routes, message: dict[str, Any]) -> QueueBuffer:
         """The buffer of a message, which then names the queue it goes to."""
-        queue, kind = routes.choose(
-            key=message.get("key"), queue=message.get("queue"), strict_queue=strict_queue
-        )
+        strict = message.get("queue_strict", True)
+        queue, kind = routes.choose(key=message.get("key"), queue=message.get("queue"), strict_queue=strict)
+        if not strict and routes.layout.slots:
+            del message["queue_strict"]  # another queue is chosen here; without a layout, by the broker
         if queue is not None:
             message["queue"] = queue
         key = (routes.layout.topic, queue, kind)
@@ -349,7 +350,7 @@ class Accumulator:
     def _move(self, routes: Routes, batch: Batch) -> None:
         for message, future in zip(batch.messages, batch.futures, strict=True):
             message.pop("queue", None)
-            target = self._route(routes, message, strict_queue=True).open_batch(size_of(message))
+            target = self._route(routes, message).open_batch(size_of(message))
             target.adopt(message, future, batch.expires_at)
             target.urgent = target.urgent or batch.urgent
         batch.let_go()

@@ -21,6 +21,7 @@ class NewMessage(NamedTuple):
     queue: int | None = None
     delay_ms: int | None = None
     deliver_at: datetime | None = None
+    queue_strict: bool = True
 
 
 def as_sent(
@@ -34,6 +35,7 @@ def as_sent(
     queue: int | None = None,
     delay_ms: int | None = None,
     deliver_at: datetime | None = None,
+    queue_strict: bool = True,
 ) -> dict[str, Any]:
     """A message as it goes on the wire, without what is None. Raises OptionError."""
     message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else body_bytes(body, json)}
@@ -46,9 +48,7 @@ def as_sent(
     if trace_id is not None:
         message["trace_id"] = as_text("trace_id", trace_id)
     if queue is not None:
-        if isinstance(queue, bool) or not isinstance(queue, int):
-            raise OptionError(f"queue={queue!r}: queues are whole numbers")
-        message["queue"] = queue
+        message.update(place(queue, queue_strict))
     if delay_ms is not None or deliver_at is not None:
         message.update(due(delay_ms, deliver_at))
     return message
@@ -92,10 +92,11 @@ def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, A
     if isinstance(item, bytes | str):
         return as_sent(item)
     if isinstance(item, NewMessage):
-        body, key, tag, headers, trace_id, queue, delay_ms, deliver_at = item  # _asdict takes thrice the time
+        # _asdict takes thrice the time.
+        body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, strict = item
         return as_sent(
             body, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
-            delay_ms=delay_ms, deliver_at=deliver_at,
+            delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=strict,
         )  # fmt: skip
     unknown = set(item) - {*NewMessage._fields, "json"}
     if unknown:
@@ -103,6 +104,17 @@ def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, A
             f"{sorted(unknown)[0]} is not a field of a message: {', '.join(NewMessage._fields)}, json"
         )
     return as_sent(**{"body": None, **item})
+
+
+def place(queue: int, strict: bool) -> dict[str, Any]:
+    """The fields of a message that name its queue. Raises OptionError.
+
+    >>> place(7, False)
+    {'queue': 7, 'queue_strict': False}
+    """
+    if isinstance(queue, bool) or not isinstance(queue, int):
+        raise OptionError(f"queue={queue!r}: queues are whole numbers")
+    return {"queue": queue} if strict else {"queue": queue, "queue_strict": False}
 
 
 def due(delay_ms: int | None, deliver_at: datetime | None) -> dict[str, int]:

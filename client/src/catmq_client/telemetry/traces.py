@@ -48,9 +48,8 @@ class _Trace(NamedTuple):
 class Traces:
     """Collects traces of one consumer, and sends them. Any thread may add."""
 
-    def __init__(self, *, transport: Transport, member: str, consumer_id: Callable[[], str | None]) -> None:
+    def __init__(self, *, transport: Transport, consumer_id: Callable[[], str | None]) -> None:
         self._transport = transport
-        self._member = member
         self._consumer_id = consumer_id
         self._waiting: list[_Trace] = []
         self._changed = threading.Condition()
@@ -102,7 +101,7 @@ class Traces:
         if consumer_id is None:
             return
         now = time.monotonic()
-        body: dict[str, Any] = {"member": self._member, "traces": [_view(one, now) for one in found]}
+        body: dict[str, Any] = {"traces": [_view(one, now) for one in found]}
         try:
             self._transport.request(
                 "POST", api_path("consumers", consumer_id, "traces"), body=body, timeout_s=TIMEOUT_S

@@ -166,7 +166,10 @@ class FakeTopics:
         return self._receipts[batch_id]
 
     def home(self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int) -> int:
-        """Return the preferred queue; without queue and key the same one for all of a batch."""
+        """Return a message's queue; without queue and key the same one for all of a batch.
+
+        A queue that is closed and not strict gives way to an open one.
+        """
         queue_id, key = message.get("queue"), message.get("key")
         if len(body_of(message)) > MAX_BYTES:
             raise InvalidRequest(f"messages[{index}].body: over 1 MiB", code="too_large", status=413)
@@ -174,13 +177,14 @@ class FakeTopics:
             raise InvalidRequest(f"messages[{index}].delay_ms: more than a year", status=400)
         if queue_id is None and key is not None:
             return topic.slots[slot_of(key)]
-        if queue_id is None:
-            open_queues = [q.id for q in topic.queues if q.state == "read_write"] or [topic.queues[0].id]
-            return open_queues[slot_of(batch_id) % len(open_queues)]
-        if queue_id not in [queue.id for queue in topic.queues]:
+        states = {queue.id: queue.state for queue in topic.queues}
+        if queue_id is not None and queue_id not in states:
             what = f"messages[{index}].queue: {queue_id} is not a queue of topic {topic.name}"
             raise NotFound(what, code="queue_not_found", status=404)
-        return int(queue_id)
+        if queue_id is not None and (message.get("queue_strict", True) or states[queue_id] == "read_write"):
+            return int(queue_id)
+        open_queues = [one for one, state in states.items() if state == "read_write"] or [topic.queues[0].id]
+        return open_queues[slot_of(batch_id) % len(open_queues)]
 
     def take(self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]) -> dict[str, Any]:
         """Store a message, or keep it until it is due; return its receipt."""

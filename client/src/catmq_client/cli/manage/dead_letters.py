@@ -16,12 +16,25 @@ from catmq_client.cli.output import (
     fields,
     note,
     plain,
-    print_json,
     print_rows,
     rows_table,
     show,
 )
-from catmq_client.cli.verbs import GROUP, TABLE, YES, Argument, Noun, Verb, action, confirmed, limit, listing
+from catmq_client.cli.verbs import (
+    CHANGED,
+    GROUP,
+    TABLE,
+    YES,
+    Argument,
+    Noun,
+    Output,
+    Verb,
+    action,
+    confirmed,
+    limit,
+    listing,
+    show_row,
+)
 from catmq_client.cli.wait import WAIT, waited
 from catmq_client.errors import OptionError
 
@@ -45,6 +58,7 @@ TO = Argument(
 RATE = Argument("--rate N", "messages per second (default 200)", type=whole(1, 10_000))
 
 MESSAGE: Columns = {"MESSAGE": lambda row: f"{row['queue']}-{row['offset']}", "KEY": "key"}
+ONE = Output("json", example="{id} {error}")
 LAST_ERROR: Columns = {"ERROR": lambda row: first_line(row["error"])}
 LIST: Columns = {
     "ID": "id",
@@ -91,7 +105,7 @@ def note_away(nodes: list[str]) -> None:
 
 
 def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
-    print_json(plain(brokers.admin().dead_letters.message(args.group, args.id)))
+    show_row(plain(brokers.admin().dead_letters.message(args.group, args.id)), args.output)
     return 0
 
 
@@ -132,7 +146,9 @@ def drop(args: argparse.Namespace, brokers: Brokers) -> int:
     which = chosen(args)
     if not confirmed("these dead letters of group", args.group, yes=args.yes):
         return 1
-    note(f"{brokers.admin().dead_letters.drop(args.group, **which)} dead letters deleted")
+    deleted = brokers.admin().dead_letters.drop(args.group, **which)
+    note(f"{deleted} dead letters deleted")
+    show_row({"group": args.group, "deleted": deleted}, args.output)
     return 0
 
 
@@ -162,7 +178,7 @@ NOUN = Noun(
             columns=LIST,
         ),
         Verb("summary", "count dead letters by kind of error", (GROUP, ONLY_TOPIC, TABLE), summarize),
-        Verb("show", "show a dead letter with headers and body", (GROUP, ID), show_one),
+        Verb("show", "show a dead letter with headers and body", (GROUP, ID, ONE), show_one),
         Verb(
             "redrive",
             "redrive dead letters, in the background",
@@ -183,7 +199,7 @@ NOUN = Noun(
             lambda admin, args: admin.dead_letters.stop_redrive(args.group, args.redrive),
             done="redrive {redrive} is stopped",
         ),
-        Verb("drop", "delete dead letters for good", (GROUP, *CHOICE, YES), drop),
+        Verb("drop", "delete dead letters for good", (GROUP, *CHOICE, YES, CHANGED), drop),
     ),
     old="dead",
 )

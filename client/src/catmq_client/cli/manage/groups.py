@@ -28,6 +28,7 @@ from catmq_client.cli.output import (
     span,
 )
 from catmq_client.cli.verbs import (
+    CHANGED,
     DRY_RUN,
     GROUP,
     NAME,
@@ -44,6 +45,7 @@ from catmq_client.cli.verbs import (
     listing,
     search,
     settings,
+    show_row,
 )
 from catmq_client.cli.wait import WAIT, waited
 from catmq_client.errors import NotFound
@@ -198,16 +200,17 @@ def switch(*, stopped: bool) -> Command:
         admin = brokers.admin()
         if args.queue:
             for topic, queues in topics_of(args, admin).items():
-                switch_queues(admin, args.name, topic, queues, stopped=stopped)
+                show_row(switch_queues(admin, args.name, topic, queues, stopped=stopped), args.output)
             return 0
         what = only = ""
         if args.topic:
-            admin.change_subscription(args.name, args.topic, stopped=stopped)
+            changed: Any = admin.change_subscription(args.name, args.topic, stopped=stopped)
             what, only = f": topic {args.topic}", f" --topic {args.topic}"
         else:
-            admin.change_group(args.name, stopped=stopped)
+            changed = admin.change_group(args.name, stopped=stopped)
         done = f"paused; resume it: catmq group resume {args.name}{only}" if stopped else "resumed"
         note(f"group {args.name}{what} {done}")
+        show_row(changed, args.output)
         return 0
 
     return run
@@ -227,13 +230,13 @@ def topics_of(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
     return found
 
 
-def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, stopped: bool) -> None:
-    """Pause or resume queues of one topic; the others stay as they are."""
-    now = admin.subscription(group, topic)
+def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, stopped: bool) -> Any:
+    """Pause or resume queues of one topic; the others stay as they are. Return the subscription then."""
+    now = found = admin.subscription(group, topic)
     before = set(now["stopped_queues"])
     after = before | queues if stopped else before - queues
     if after != before:
-        admin.change_subscription(group, topic, stopped_queues=sorted(after))
+        found = admin.change_subscription(group, topic, stopped_queues=sorted(after))
     for queue in sorted(queues):
         if stopped:
             done = "was already paused" if queue in before else "paused"
@@ -242,6 +245,7 @@ def switch_queues(admin: Admin, group: str, topic: str, queues: set[int], *, sto
         note(f"group {group}: queue {queue} of {topic} {done}")
     if now["stopped"] and not stopped:
         note(f"all of {topic} is also paused; resume it: catmq group resume {group} --topic {topic}")
+    return found
 
 
 def rebalance(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -318,14 +322,14 @@ NOUN = Noun(
         Verb(
             "pause",
             "pause delivery to a group, of all topics, one topic or some queues",
-            (NAME, ONLY_TOPIC, QUEUES),
+            (NAME, ONLY_TOPIC, QUEUES, CHANGED),
             switch(stopped=True),
             old="stop",
         ),
         Verb(
             "resume",
             "resume paused delivery",
-            (NAME, ONLY_TOPIC, QUEUES),
+            (NAME, ONLY_TOPIC, QUEUES, CHANGED),
             switch(stopped=False),
             old="start",
         ),

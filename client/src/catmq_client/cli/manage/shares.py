@@ -8,7 +8,7 @@ from catmq_client.admin.shapes import Leases
 from catmq_client.cli.arguments import whole
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import Columns, duration, fields, note, print_rows
-from catmq_client.cli.verbs import GROUP, TABLE, Argument, Noun, Verb, limit
+from catmq_client.cli.verbs import CHANGED, GROUP, TABLE, Argument, Noun, Verb, limit, show_row
 
 QUEUE = Argument("QUEUE", "id of the queue", type=whole(1))
 FIRST = Argument("FIRST", "first offset of the lease, as `share runs` shows it", type=whole(0))
@@ -43,6 +43,8 @@ def release(args: argparse.Namespace, brokers: Brokers) -> int:
     released = brokers.admin().release_runs(args.group, queue=args.queue, first=args.first)
     place = f"group {args.group}: queue {args.queue} offset {args.first}"
     note(f"{place}: {released} leases ended" if released else f"{place}: no lease begins there")
+    row = {"group": args.group, "queue": args.queue, "first": args.first, "released": released}
+    show_row(row, args.output)
     return 0 if released else 1
 
 
@@ -54,7 +56,7 @@ NOUN = Noun(
         Verb(
             "release",
             "end a lease, so that its messages are delivered to another member",
-            (GROUP, QUEUE, FIRST),
+            (GROUP, QUEUE, FIRST, CHANGED),
             release,
         ),
     ),

@@ -27,6 +27,7 @@ from catmq_client.cli.output import (
     show,
 )
 from catmq_client.cli.verbs import (
+    CHANGED,
     DRY_RUN,
     NAME,
     TABLE,
@@ -40,6 +41,7 @@ from catmq_client.cli.verbs import (
     listing,
     search,
     settings,
+    show_row,
 )
 from catmq_client.cli.wait import WAIT, waited
 
@@ -162,7 +164,9 @@ def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
 def add_token(args: argparse.Namespace, brokers: Brokers) -> int:
     """Create a send token, and print it."""
     made = brokers.admin().create_send_token(args.name)
-    show(made["token"] + "\n")
+    if args.output == "none":
+        show(made["token"] + "\n")
+    show_row(made, args.output)
     note(
         f"send token {made['id']} of topic {args.name} created: Java clients without a token are refused now"
     )
@@ -236,7 +240,12 @@ NOUN = Noun(
             lambda admin, args: admin.send_tokens(args.name),
             columns=TOKENS,
         ),
-        Verb("add-token", "create a send token for Java clients, and print it this once", (NAME,), add_token),
+        Verb(
+            "add-token",
+            "create a send token for Java clients, and print it this once",
+            (NAME, CHANGED),
+            add_token,
+        ),
         action(
             "remove-token",
             "delete a send token; without the last one every Java client may send",

@@ -7,7 +7,7 @@ import argparse
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table
 from catmq_client.cli.output import Columns, at, note, plain, print_rows
-from catmq_client.cli.verbs import TABLE, TOPIC, Argument, Verb, limit
+from catmq_client.cli.verbs import CHANGED, TABLE, TOPIC, Argument, Verb, limit, show_row
 
 WAITING: Columns = {
     "ID": "message_id",
@@ -36,6 +36,7 @@ def recall(args: argparse.Namespace, brokers: Brokers) -> int:
     for message_id in args.message_ids:
         brokers.admin().recall(message_id)
         note(f"recalled {message_id}")
+        show_row({"message_id": message_id}, args.output)
     return 0
 
 
@@ -57,6 +58,7 @@ RECALL = Verb(
         Argument(
             "ID", "message id, as `catmq send` and `catmq delayed` print it", dest="message_ids", nargs="+"
         ),
+        CHANGED,
     ),
     recall,
 )

@@ -1,4 +1,4 @@
-"""catmq find: messages of a topic by what they carry."""
+"""catmq find, catmq traces: messages of a topic by what they carry, and how one of them was handled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,28 @@ from contextlib import suppress
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import Target, header, target, whole, wrong
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import MessageLines, Progress, message_row, note
-from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb, limit
+from catmq_client.cli.output import (
+    Columns,
+    MessageLines,
+    Progress,
+    at,
+    message_row,
+    note,
+    print_rows,
+    span,
+)
+from catmq_client.cli.verbs import MESSAGES, TABLE, TOPIC, Argument, Verb, limit
 from catmq_client.errors import OptionError
 
 MOST = 1000  # messages a request
+TRACED: Columns = {
+    "GROUP": "group",
+    "MEMBER": "member",
+    "RETRY": "attempt",
+    "OUTCOME": "outcome",
+    "AT": at("at_ms"),
+    "TOOK": span("took_ms"),
+}
 
 
 def moment(text: str) -> Target:
@@ -43,6 +60,18 @@ def find(args: argparse.Namespace, brokers: Brokers) -> int:
         if progress.due():
             progress.tell(f"{found} found, scanned {scanned} of {stored(admin, args)}")
     note(f"{found} found, scanned {scanned} of {stored(admin, args)}{left(after)}")
+    return 0
+
+
+def traces(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Print the sampled attempts at a message, and say how to have them recorded if there are none."""
+    found = brokers.admin().traces(args.topic, args.message_id)
+    print_rows(found, TRACED, args.output)
+    if not found:
+        note(
+            f"no traces of {args.message_id}: they are of a sample and kept for 3 days; to record more: "
+            f"catmq subscription set GROUP {args.topic} --trace-percent 100"
+        )
     return 0
 
 
@@ -104,4 +133,11 @@ FIND = Verb(
         MESSAGES,
     ),
     find,
+)
+
+TRACES = Verb(
+    "traces",
+    "show which members handled a message, when, for how long and with what outcome",
+    (TOPIC, Argument("ID", "message id, as `catmq find` prints it", dest="message_id"), TABLE),
+    traces,
 )

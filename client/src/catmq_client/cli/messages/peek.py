@@ -9,7 +9,7 @@ from typing import Any
 
 from catmq_client.admin.api import Admin
 from catmq_client.admin.shapes import QueueRow
-from catmq_client.cli.arguments import Target, target, whole, wrong
+from catmq_client.cli.arguments import Target, header, target, whole, wrong
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import MessageLines, message_row, note
 from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb, limit
@@ -44,12 +44,13 @@ def tail(args: argparse.Namespace, brokers: Brokers) -> int:
     args.start, args.limit = Target("latest"), args.last
     queues = wanted(args, admin)
     lines = MessageLines(args.output)
-    show(lines, args.topic, in_order(read(args, admin, queue) for queue in queues)[-args.last :])
+    newest = in_order(read(args, admin, queue) for queue in queues)[-args.last :]
+    show(lines, args.topic, with_header(newest, args.header))
     following = {queue["queue"]: queue["head"] or 0 for queue in queues}
 
     def again() -> bool:
         found = new(args, admin, following)
-        show(lines, args.topic, found)
+        show(lines, args.topic, with_header(found, args.header))
         return bool(found)
 
     return followed(again, every_s=EVERY_S, begun=True)
@@ -74,6 +75,14 @@ def new(args: argparse.Namespace, admin: Admin, following: dict[int, int]) -> li
 def in_order(found: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the messages of all queues in the order in which they were stored."""
     return list(heapq.merge(*found, key=lambda message: (message["stored_at_ms"], message["queue"])))
+
+
+def with_header(messages: Iterable[dict[str, Any]], wanted: tuple[str, str] | None) -> list[dict[str, Any]]:
+    """Return the messages that carry a header, all of them without one."""
+    if wanted is None:
+        return list(messages)
+    name, value = wanted
+    return [one for one in messages if (one.get("headers") or {}).get(name) == value]
 
 
 def show(lines: MessageLines, topic: str, messages: Iterable[dict[str, Any]]) -> None:
@@ -132,6 +141,7 @@ TAIL = Verb(
     (
         TOPIC,
         QUEUE,
+        Argument("--header NAME=VALUE", "of these messages only those with exactly this header", type=header),
         Argument("--last N", "newest messages to begin with (default 10)", type=whole(0, MOST), default=10),
         MESSAGES,
     ),

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from catmq_client import Producer
 from catmq_client.cli.arguments import header, span, whole
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.forms import Form, Format
 from catmq_client.cli.messages.lines import BadLine, Source, is_json, lines, opened
-from catmq_client.cli.output import Progress, moment, note, number_of, print_row
+from catmq_client.cli.output import Columns, Lines, Progress, at, fields, moment, note, number_of
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
-from catmq_client.cli.verbs import TOPIC, Argument, Verb
+from catmq_client.cli.verbs import TOPIC, Argument, Output, Verb
 from catmq_client.errors import CatmqError
 from catmq_client.sending.receipts import Receipt, SendFuture
 
@@ -25,6 +24,8 @@ MAX_BATCH = 1000  # the API's limit of messages a request
 PENDING = 10_000  # messages sent and not yet confirmed
 BUFFER_BYTES = 32 * 1024 * 1024
 RECEIPT_FIELDS = ("line", "topic", "queue", "offset", "message_id", "due_at_ms")
+RECEIPT: Columns = {**fields("line queue offset message_id"), "DUE": at("due_at_ms")}
+RECEIPT_WIDTHS = (7, 6, 10, 14, 0)
 SHOWN = 10  # failed lines that are told one by one
 
 
@@ -34,6 +35,8 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
         args.parser.error("give a MESSAGE or --file, not both")
     if args.key_field and (args.key is not None or args.message not in (None, "-")):
         args.parser.error("--key-field takes the key from JSON lines: not with --key or a MESSAGE")
+    if args.any_queue and args.queue is None:
+        args.parser.error("--any-queue needs --queue, the queue that is preferred")
     if args.message not in (None, "-"):
         return send_one(args, brokers)
     return send_lines(args, brokers)
@@ -43,7 +46,7 @@ def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
     with brokers.producer() as producer:
         receipt = producer.send(args.topic, args.message, **extras(args))
     if args.output != "none":
-        print_row(receipt_row(1, receipt), args.output)
+        Lines(args.output, RECEIPT, RECEIPT_WIDTHS).write(receipt_row(1, receipt))
     where = f"queue {receipt.queue}, offset {receipt.offset}"
     if receipt.due_at_ms is not None:
         where = f"{receipt.message_id}, due {moment(receipt.due_at_ms)}"
@@ -52,8 +55,15 @@ def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def extras(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what every message of the call carries beside its body: key, tag, headers and delay."""
-    return {"key": args.key, "tag": args.tag, "headers": dict(args.header), "delay_ms": args.delay}
+    """Return what every message of the call carries beside its body: key, tag, headers, queue and delay."""
+    return {
+        "key": args.key,
+        "tag": args.tag,
+        "headers": dict(args.header),
+        "queue": args.queue,
+        "queue_strict": not args.any_queue,
+        "delay_ms": args.delay,
+    }
 
 
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
@@ -152,7 +162,8 @@ class Receipts:
         self.failed = 0
         self.unread = False  # whoever read the receipts has gone
         self.unwritable: OSError | None = None  # they cannot be written: a full disk
-        self._form: Form = args.output
+        self._wanted = args.output != "none"
+        self._lines = Lines(args.output, RECEIPT, RECEIPT_WIDTHS)
         self._began = time.monotonic()
         self._progress = Progress()
         self._queue: queue.Queue[Expected | None] = queue.Queue(PENDING)
@@ -196,9 +207,9 @@ class Receipts:
 
     def _sent(self, line: int, receipt: Receipt) -> None:
         self.sent += 1
-        if self._form != "none" and not self.unread and self.unwritable is None:
+        if self._wanted and not self.unread and self.unwritable is None:
             try:
-                print_row(receipt_row(line, receipt), self._form)
+                self._lines.write(receipt_row(line, receipt))
             except BrokenPipeError:
                 self.unread = True
             except OSError as error:
@@ -259,18 +270,14 @@ SEND = Verb(
             action="append",
             default=[],
         ),
+        Argument("--queue QUEUE", "id of the queue to send to; without it the key chooses", type=whole(1)),
+        Argument("--any-queue", "use another queue of the topic if the one of --queue takes no messages"),
         Argument(
             "--delay SPAN",
             "delay before delivery, such as 500ms, 30s, 15m, 2h or 7d",
             type=span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
         ),
-        Argument(
-            "--output none|json|FORMAT",
-            "print receipts (default none); FORMAT: fields of the JSON, such as '{line} {message_id}'",
-            choices=("none", "json"),
-            type=lambda text: Format(text, RECEIPT_FIELDS) if "{" in text else text,
-            default="none",
-        ),
+        Output("none", known=RECEIPT_FIELDS, example="{line} {message_id}", terminal="none"),
     ),
     send,
 )

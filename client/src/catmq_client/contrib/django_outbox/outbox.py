@@ -121,7 +121,7 @@ def _lock_lanes(rows: Iterable[OutboxMessage], alias: str) -> None:
 
 
 def _row(topic: str, message: NewMessage) -> OutboxMessage:
-    body, key, tag, headers, trace_id, queue, delay_ms, deliver_at = message
+    body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, _ = message
     if queue is not None or delay_ms is not None:
         raise OptionError(f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms")
     data = body_bytes(body, None)

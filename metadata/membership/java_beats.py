@@ -1,0 +1,97 @@
+"""Heartbeats of Java clients that tell nothing new: noted in memory, and written down together.
+
+Such a client asks all the time for what it knows already. Its groups' generations tell whether anything
+changed, so that it lives is all that there is to write: one UPDATE a second for all clients of a process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from metadata.db.clock import UtcNow, before
+from metadata.db.contact import contact
+from metadata.db.transactions import reachable
+from metadata.grouping import chunks
+from metadata.membership import java_members
+from metadata.models import ConsumerGroupConsumer, Heartbeat
+
+FLUSH_S = 1.0
+MOST_ROWS = 500  # of one statement
+MOST_NEW = 20_000
+
+_guard = threading.Lock()
+_members: dict[int, int | None] = {}  # that lived since the last flush → version that it has
+_clients: set[int] = set()  # that asked for news, and of which this is to be written down
+_new: set[int] = set()  # members that are to be looked at in full
+
+
+def note(members: Mapping[int, int | None]) -> None:
+    """Note that members live, with the version that each of them has, if it is known."""
+    with _guard:
+        _members.update(members)
+
+
+def note_poll(java_id: int) -> None:
+    """Note that a client asked for news; the first time it is written down at once."""
+    if java_members.note_poll(java_id):
+        with _guard:
+            _clients.add(java_id)
+
+
+def note_found(members: Iterable[int]) -> None:
+    """Note that members were looked at in full, and are there."""
+    with _guard:
+        _new.difference_update(members)
+
+
+def note_news(members: Iterable[int]) -> None:
+    """Note that members are to be looked at in full."""
+    with _guard:
+        if len(_new) >= MOST_NEW:
+            _new.clear()
+        _new.update(members)
+
+
+def has_news(members: Iterable[int]) -> bool:
+    """Return True if one of these members is to be looked at in full."""
+    with _guard:
+        return not _new.isdisjoint(members)
+
+
+def flush() -> None:
+    """Write down what was noted. Raises MetadataUnavailable, and then it is left for the next flush."""
+    with _guard:
+        members, clients = dict(_members), sorted(_clients)
+        _members.clear()
+        _clients.clear()
+    try:
+        with reachable():
+            for some in chunks(clients, MOST_ROWS):
+                # One without a time is to join its groups anew, and a time would hide that.
+                rows = ConsumerGroupConsumer.objects.filter(java_id__in=some, java_polled_at__isnull=False)
+                rows.update(java_polled_at=UtcNow())
+            for ids in chunks(sorted(members), MOST_ROWS):
+                _record({one: members[one] for one in ids})
+    except Exception:
+        with _guard:
+            _members.update(members)
+            _clients.update(clients)
+        raise
+
+
+def _record(members: Mapping[int, int | None]) -> None:
+    """Record that members live. Those that do not, or whose client is told something or polls no more, are
+    looked at in full."""
+    rows = Heartbeat.objects.filter(pk__in=sorted(members))
+    columns = ("pk", "membership__java_version", "membership__java_polled_at", "now")
+    same = [
+        pk
+        for pk, version, polled_at, now in rows.annotate(now=UtcNow()).values_list(*columns)
+        if members[pk] in (None, version)
+        and polled_at is not None
+        and polled_at > before(now, seconds=java_members.SILENT_S)
+    ]
+    rows.filter(pk__in=same).update(last_seen=UtcNow())
+    contact.recorded()
+    note_news(members.keys() - set(same))

@@ -1,0 +1,99 @@
+"""Details of alarms: texts that are declared here, and the values in them.
+
+An alarm stores the name of its text beside its values, so that it is translated when it is shown. The stored
+English is for searches, for logs, and for alarms of releases that did not store more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+TEXTS = {
+    "behind": "%(messages)s unread messages, the oldest for %(minutes)s min",
+    "idle": "unread messages in queues without a consumer: %(queues)s",
+    "idle_more": "unread messages in queues without a consumer: %(queues)s and %(more)s more",
+    "dead": "%(new)s new dead letters in the last hour; %(total)s in total",
+    "dropped_by_age": "%(messages)s unread messages of %(queue)s were deleted by age",
+    "dropped_by_size": "%(messages)s unread messages of %(queue)s were deleted by size",
+    "dropped_by_archive": "%(messages)s unread messages of %(queue)s were deleted by archive",
+    "space": "%(percent)s %% of %(total)s GB are free",
+    "unlimited": "no longer limited",
+    "filling": "full in %(days)s days at its present growth",
+    "error": "error: %(error)s",
+    "not_by_age": "nothing is cleaned by age: %(why)s",
+    "clock_ahead": "the node's clock is %(by)s ahead of the metadata database's",
+    "clock_behind": "the node's clock is %(by)s behind the metadata database's",
+    "newest_ahead": "its newest message was stored %(by)s after the node's present time",
+    "jumped": "the metadata database's clock has jumped %(by)s ahead; "
+    "if it is right now, run manage.py cleanup",
+    "hours": "%(hours)s hours",
+    "days": "%(days)s days",
+    "no_head": "queue %(queue)s has no row in queue_head on its node",
+    "start_outside": "log start offset %(start)s is not in 0 … %(end)s: run verify",
+    "missing": "no message, log end offset is %(end)s",
+    "missing_at": "no message at %(offset)s, but the log end offset is %(end)s",
+    "missing_leased": "no message at an offset that was leased",
+    "end_too_low": "log end offset %(end)s is below a stored message (%(stored)s)",
+    "end_refused": "log end offset below a stored message (%(error)s)",
+    "disagree": "%(count)s found; %(where)s: %(what)s",
+}
+MOST = 1000  # characters of a value
+
+
+class AlarmText(str):
+    """A detail in English that knows what it was made of."""
+
+    __slots__ = ("facts",)
+    facts: dict[str, Any]
+
+
+def say(text: str, **values: str | int) -> AlarmText:
+    """Return the detail of this name; a value may itself be one.
+
+    >>> say("behind", messages=1200, minutes=15)
+    '1,200 unread messages, the oldest for 15 min'
+    >>> say("not_by_age", why=say("clock_ahead", by=say("hours", hours="2.0")))
+    "nothing is cleaned by age: the node's clock is 2.0 hours ahead of the metadata database's"
+    """
+    facts = {"text": text, "values": {name: _stored(value) for name, value in values.items()}}
+    made = AlarmText(worded(facts, ""))
+    made.facts = facts
+    return made
+
+
+def of_error(why: str) -> AlarmText:
+    """Return the detail that tells of an error of others; one that is a declared text stays as it is."""
+    return why if isinstance(why, AlarmText) else say("error", error=why)
+
+
+def worded(facts: Mapping[str, Any] | None, detail: str, translate: Callable[[str], str] = str) -> str:
+    """Return a stored detail in a language; `detail` if nothing that is known here was stored beside it.
+
+    >>> worded(say("filling", days="2.4").facts, "", {TEXTS["filling"]: "%(days)s 天后写满"}.__getitem__)
+    '2.4 天后写满'
+    >>> worded(None, "7 unread messages")
+    '7 unread messages'
+    """
+    text = TEXTS.get(facts["text"]) if facts else None
+    if facts is None or text is None:
+        return detail
+    values = {name: _shown(value, translate) for name, value in facts["values"].items()}
+    return translate(text) % values
+
+
+def _stored(value: str | int) -> Any:
+    if isinstance(value, AlarmText):
+        return value.facts
+    return value if isinstance(value, int) else str(value)[:MOST]
+
+
+def _shown(value: Any, translate: Callable[[str], str]) -> str:
+    if isinstance(value, Mapping):
+        return worded(value, "", translate)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def facts_of(detail: str) -> dict[str, Any] | None:
+    """Return what is stored beside a detail; None beside one that is no declared text."""
+    return detail.facts if isinstance(detail, AlarmText) else None

@@ -1,0 +1,53 @@
+"""Saving and deleting of filters. Both are undone in a moment, so nothing asks before."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlencode
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from metadata.errors import Invalid, NotFound
+from metadata.users import saved_filters
+from portal.auth.access import actor
+from portal.kit import pages
+from portal.kit.pages import to
+
+
+@require_POST
+def save(request: HttpRequest) -> HttpResponse:
+    """Save the filter, and go back to the list that it makes."""
+    page, name = _page(request), request.POST.get("name", "").strip()
+    query = pages.filter_of(dict(parse_qsl(request.POST.get("query", ""))))
+    try:
+        saved_filters.save(page=page, name=name, query=query, actor=actor(request))
+        messages.success(request, _("The filter %s was saved.") % name)
+    except Invalid as error:
+        messages.error(request, error.detail)
+    return _back(page, query)
+
+
+@require_POST
+def delete(request: HttpRequest) -> HttpResponse:
+    """Delete the filter, and go back to the list as it was."""
+    page, name = _page(request), request.POST.get("name", "")
+    try:
+        saved_filters.delete(page=page, name=name, actor=actor(request))
+        messages.success(request, _("The filter %s was deleted.") % name)
+    except NotFound as error:
+        messages.error(request, error.detail)
+    return _back(page, urlencode(parse_qsl(request.POST.get("query", ""))))
+
+
+def _page(request: HttpRequest) -> str:
+    """Return the name of the list. Raises Invalid."""
+    page = request.POST.get("page", "")
+    if page not in pages.LISTS:
+        raise Invalid.field("page", _("must be one of: %s") % ", ".join(sorted(pages.LISTS)))
+    return page
+
+
+def _back(page: str, query: str) -> HttpResponse:
+    return HttpResponseRedirect(f"{to(page)}?{query}" if query else to(page))
