@@ -1,4 +1,4 @@
-"""One attempt of a task: what its thread calls, and the right to write its end."""
+"""An attempt of a task, the message that asked for it, and the errors of attempts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from catmq_client.contrib.django_tasks.compat import TaskContext
-from catmq_client.contrib.django_tasks.jobs import MOST_BYTES, json_of
 from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask
 from catmq_client.contrib.django_tasks.working.records import Claim
 from catmq_client.errors import CatmqError
@@ -24,6 +22,10 @@ class TaskTimeout(CatmqError, code="task_timeout"):
 
 class ResultRefused(ValueError):
     """A task returned what no row can have: too much, or text that the database refuses."""
+
+
+class TaskRecordMissing(CatmqError, code="task_record_missing"):
+    """A message of a task without a row: its transaction was rolled back, or the row was deleted."""
 
 
 class Delivery(Protocol):
@@ -73,18 +75,3 @@ class Begun(NamedTuple):
 
     claim: Claim
     task: AnyTask
-
-
-def call(attempt: Attempt) -> Any:
-    """Return what the task returns, as JSON has it. Raises ResultRefused, and what the task raises."""
-    task, result = attempt.task, attempt.result
-    first = (TaskContext(task_result=result),) if task.takes_context else ()
-    value = json_of(
-        task.call(*first, *result.args, **result.kwargs), f"the result of task {task.module_path}"
-    )
-    size = len(repr(value))
-    if size > MOST_BYTES:
-        raise ResultRefused(
-            f"task {task.module_path} returned about {size} bytes: at most {MOST_BYTES} are kept"
-        )
-    return value

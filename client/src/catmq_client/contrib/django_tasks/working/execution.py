@@ -14,12 +14,18 @@ from typing import Any, TypeVar
 from django.conf import settings as django_settings
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, reset_queries
 
-from catmq_client.contrib.django_tasks.compat import task_backends, task_finished, task_started
+from catmq_client.contrib.django_tasks.compat import TaskContext, task_backends, task_finished, task_started
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import Job, WrongMessage, parse, send
+from catmq_client.contrib.django_tasks.jobs import MOST_BYTES, Job, WrongMessage, json_of, parse, send
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
-from catmq_client.contrib.django_tasks.working.attempts import Attempt, Begun, Delivery, ResultRefused, call
+from catmq_client.contrib.django_tasks.working.attempts import (
+    Attempt,
+    Begun,
+    Delivery,
+    ResultRefused,
+    TaskRecordMissing,
+)
 from catmq_client.contrib.django_tasks.working.records import (
     Claim,
     Place,
@@ -46,10 +52,6 @@ TROUBLE_PAUSE_S = 1.0
 PERSIST_S = 60.0
 # Errors of MySQL about a value that drivers count as the server's trouble: no JSON, too deep, too large.
 REFUSED = frozenset((1153, 3140, 3141, 3157))
-
-
-class TaskRecordMissing(CatmqError, code="task_record_missing"):
-    """A message of a task without a row: its transaction was rolled back, or the row was deleted."""
 
 
 class Execution:
@@ -245,7 +247,7 @@ class Execution:
         _tell(task_started, self._settings, attempt.result)
         error, value = None, None
         try:
-            value = call(attempt)
+            value = _call(attempt)
         except self._passes:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit in a task fails the task, not the worker
@@ -344,6 +346,21 @@ class Execution:
                 log.warning("the application's database cannot be used, will retry: %s", error)
                 time.sleep(backoff.next_s())
                 self._renew_connections()
+
+
+def _call(attempt: Attempt) -> Any:
+    """Return what the task returns, as JSON has it. Raises ResultRefused, and what the task raises."""
+    task, result = attempt.task, attempt.result
+    first = (TaskContext(task_result=result),) if task.takes_context else ()
+    value = json_of(
+        task.call(*first, *result.args, **result.kwargs), f"the result of task {task.module_path}"
+    )
+    size = len(repr(value))
+    if size > MOST_BYTES:
+        raise ResultRefused(
+            f"task {task.module_path} returned about {size} bytes: at most {MOST_BYTES} are kept"
+        )
+    return value
 
 
 def _tell(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
