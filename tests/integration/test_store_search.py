@@ -13,6 +13,7 @@ from messagestore.tables import message_sql, partition_sql, promotion_sql
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
+from metadata.db import access
 from metadata.errors import Forbidden, Invalid, NotFound
 
 ACTOR = command("test")
@@ -99,6 +100,18 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
 
     assert places(found) == [(queue, 4), (queue, 6), (queue, 8)]
     assert places(look(Wanted(tag="a"), queue=queue, after=found.next)) == [(queue, 5_000_000)]
+
+
+def test_who_sees_only_the_outside_of_messages_does_not_search_what_they_say(queues: list[int]) -> None:
+    person = Actor(kind="user", name="eve", rights={access.LOOK: ("*",)})
+
+    def search_for(wanted: Wanted) -> Found:
+        return search.search(topic="orders", wanted=wanted, times=Times(), actor=person)
+
+    assert search_for(Wanted(key="k3")).masked
+    for wanted in (Wanted(body_part=b"body"), Wanted(header=("source", "web"))):
+        with pytest.raises(Forbidden):
+            search_for(wanted)
 
 
 def test_a_search_needs_the_right_to_browse_and_a_queue_of_the_topic(queues: list[int]) -> None:
