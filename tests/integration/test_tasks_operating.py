@@ -18,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 from django.test import RequestFactory, override_settings
+from django.utils import timezone
 
 from catmq_client import Producer
 from catmq_client.contrib.django_outbox.models import OutboxMessage
@@ -27,6 +28,7 @@ from catmq_client.contrib.django_tasks.testing import TaskFailed, run_tasks
 from catmq_client.contrib.django_tasks.working import schedules, upkeep
 from tests.support.tasking import calls
 from tests.support.tasking.stage import Stage, record, staged, with_options
+from tests.support.waiting import until
 
 
 def in_an_hour() -> datetime:
@@ -127,6 +129,18 @@ def test_tasks_whose_messages_are_gone_are_sent_again_and_run_once(stage: Stage)
         producer.send("tasks.default", gone)  # it was there after all
     assert stage.run(old)[0].status == "SUCCESSFUL" and calls.done == [2]
     assert [record(one.id).status for one in (later, young)] == ["READY", "READY"]
+
+
+def test_a_worker_that_starts_names_queues_whose_messages_may_be_gone(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = calls.mail.enqueue("a@example.com"), calls.add.enqueue(1)
+    TaskRecord.objects.filter(pk=old.id).update(enqueued_at=timezone.now() - timedelta(days=8))
+    OutboxMessage.objects.all().delete()
+    with stage.worker():
+        until(lambda: "catmq_tasks resend sends such tasks again" in caplog.text)
+    assert "queue mails has a task" in caplog.text
+    assert "queue default" not in caplog.text and record(new.id).status == "READY"
 
 
 def test_a_task_is_retried_by_one_operator_only(stage: Stage) -> None:

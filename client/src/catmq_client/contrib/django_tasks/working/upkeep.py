@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,9 +18,13 @@ from catmq_client.contrib.django_tasks.jobs import TOKENS_A_MESSAGE, alias_of, s
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyTask, TaskMissing
 
+log = logging.getLogger("catmq.tasks")
+
 Status = TaskRecord.Status
 # Deleted at once.
 PRUNE_ROWS = 1_000
+# Workers that start tell of tasks that have waited for longer: topics keep messages for 7 days by default.
+OLD = timedelta(days=7)
 
 
 def settings_of(alias: str) -> TaskSettings:
@@ -49,6 +54,18 @@ def resend(settings: TaskSettings, *, older_than: timedelta) -> int:
 def waiting_since(settings: TaskSettings) -> dict[str, datetime]:
     """Return when the oldest task that is due was enqueued, by queue."""
     return dict(_waiting(settings).order_by().values_list("queue_name").annotate(Min("enqueued_at")))
+
+
+def warn_of_old(settings: TaskSettings) -> None:
+    """Say which queues have tasks so old that brokers may have deleted their messages."""
+    if settings.results == "none":
+        return
+    for queue, since in sorted(waiting_since(settings).items()):
+        if since < timezone.now() - OLD:
+            what = "queue %s has a task that is due and was enqueued at %s: its message may be deleted by now"
+            log.warning(
+                f"{what}; catmq_tasks resend sends such tasks again", queue, f"{since:%Y-%m-%d %H:%M}"
+            )
 
 
 def _waiting(settings: TaskSettings) -> QuerySet[TaskRecord]:

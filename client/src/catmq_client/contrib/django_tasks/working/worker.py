@@ -195,11 +195,14 @@ class Worker:
 
     def _keep_up(self) -> None:
         """Enqueue what schedules say, and delete old rows; neither waits for idleness."""
-        schedules, prune_at = Schedules(self._settings), time.monotonic()
+        schedules, prune_at, is_first = Schedules(self._settings), time.monotonic(), True
         while not self._stopped.is_set():
             wait_s = PRUNE_EVERY_S
             close_old_connections()
             try:
+                if is_first:
+                    upkeep.warn_of_old(self._settings)
+                    is_first = False
                 wait_s = schedules.run_due()
                 while time.monotonic() >= prune_at and not self._stopped.is_set():
                     if upkeep.prune(self._settings) < upkeep.PRUNE_ROWS:
