@@ -255,11 +255,15 @@ class _Batch:
             return [Run(len(part.indexes), db_errors.RolledBack(what))]
         if self.topic.read_only and (refused := self._refusal(part)):
             return [Run(len(part.indexes), refused)]
+        try:
+            elsewhere = self._stored_elsewhere(part)
+        except CatmqError as unknown:
+            return [Run(len(part.indexes), unknown)]
         write = self._delayed_write(part) if part.delayed else self._write(part)
         error: CatmqError = NoWritableQueue(
             f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
         )
-        for queue in part.queues:
+        for queue in part.queues if elsewhere is None else (elsewhere,):
             try:
                 return _runs(part, write.store_once(queue))
             except CatmqError as refusal:
@@ -268,6 +272,28 @@ class _Batch:
                 if not self._may_go_elsewhere(queue, write.batch_id, refusal):
                     break
         return [Run(len(part.indexes), error)]
+
+    def _stored_elsewhere(self, part: Part) -> int | None:
+        """Return a queue of another node that has a part, as its first choice was closed when it was tried.
+
+        That may be open again by now, and its node knows nothing of the earlier try. Raises OutcomeUnknown if
+        it is open, and a node that may have the part is away.
+        """
+        if self.fresh or not part.movable:
+            return None
+        home = snapshot.find_queue(part.queues[0])
+        is_open = home.state == "read_write"
+        if is_open and batch_ids.time_ms(self.id) >= home.reopened_ms + batch_routing.AHEAD_MS:
+            return None
+        nodes = {snapshot.find_queue(queue).node_id: queue for queue in self.topic.queues}
+        for queue in (queue for node, queue in nodes.items() if node != home.node_id):
+            try:
+                if _is_known(queue, self.part_id(part), part.delayed):
+                    return queue
+            except CatmqError:
+                if is_open:
+                    raise
+        return None
 
     def _refusal(self, part: Part) -> CatmqError | None:
         """Return why a read-only topic refuses a part; None if an earlier try stored it."""

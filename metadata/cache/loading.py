@@ -131,8 +131,11 @@ def _queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
     rows = Queue.objects.using(alias).exclude(topic__state="deleted").order_by("topic_id", "number")
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))
-    columns = rows.values_list("id", "topic_id", "number", "node_id", "state", "head_seen")
-    return [QueueInfo(*row) for row in columns]
+    columns = rows.values_list("id", "topic_id", "number", "node_id", "state", "head_seen", "reopened_at")
+    return [
+        QueueInfo(id, topic_id, number, node_id, state, head_seen, 0 if reopened is None else ms(reopened))
+        for id, topic_id, number, node_id, state, head_seen, reopened in columns
+    ]
 
 
 def _routings(alias: str, topics: Collection[int] | None) -> dict[int, list[Routing]]:

@@ -44,7 +44,10 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A Queue; `head_seen` may be minutes old, and its head was at least that high."""
+    """A Queue; `head_seen` may be minutes old, and its head was at least that high.
+
+    `reopened_ms`: when it was last opened after it had been closed, ms since 1970; 0: never.
+    """
 
     id: int
     topic_id: int
@@ -52,6 +55,7 @@ class QueueInfo:
     node_id: int
     state: str
     head_seen: int = 0
+    reopened_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

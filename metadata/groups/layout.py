@@ -235,6 +235,8 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor, dry_run: bool
             raise _last(topic, "takes messages")
         before = {"state": one.state}
         _set_states([queue], state)
+        if state == Queue.State.READ_WRITE:
+            Queue.objects.filter(pk=queue).update(reopened_at=database_now())
         after = {"state": state}
         name = f"{topic}/{queue}"
         audit.record(actor=actor, verb="update", kind="queue", name=name, before=before, after=after)

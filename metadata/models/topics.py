@@ -100,6 +100,7 @@ class Queue(models.Model):
 
     A read-only queue that no slot of the topic's layout names is *draining*: it is retired once every group
     has read it, and its table is dropped some days later. `state_since`: when it got the state it has.
+    `reopened_at`: when it was last opened after it had been closed; what was sent meanwhile may be elsewhere.
 
     `head_read` is the head as a job last read it, `head_seen` the highest that was still there a minute
     later, so that no crash can take it back: a node below it has lost messages. `bytes`: what its table took
@@ -119,6 +120,7 @@ class Queue(models.Model):
     number = models.PositiveIntegerField()
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     state_since = models.DateTimeField()
+    reopened_at = models.DateTimeField(null=True, blank=True)
     head_read = models.BigIntegerField(default=0)
     head_seen = models.BigIntegerField(default=0)
     bytes = models.BigIntegerField(null=True, blank=True)
