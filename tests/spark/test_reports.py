@@ -193,6 +193,7 @@ def test_how_long_groups_let_messages_wait(stage: Stage, report: Report) -> None
         "from metadata.db.clock import before, database_now; "
         f"t = Topic.objects.get(name='{topic}'); g = ConsumerGroup.objects.get(name='slow'); "
         "at = metrics_history.start_of(before(database_now(), seconds=7200), step_s=900); "
+        "[made.objects.update(created_at=at) for made in (ConsumerGroup, Topic)]; "  # they were there then
         "[Sample.objects.create(at=at, step_s=step, topic_ref=t.pk, group_ref=g.pk, messages=5, lag_ms=700)"
         " for step in (60, 900)]"
     )
