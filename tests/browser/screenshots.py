@@ -20,7 +20,7 @@ LISTS = (
     "jobs", "audit", "keys", "users", "settings", "checks", "consistency", "create/topic",
     "create/group", "create/key", "create/user", "create/node", "reports", "create/report", "pipeline",
     "create/archive", "create/replay", "create/purge", "create/import", "help", "parts", "search?q=seen",
-    "brokers", "password", "jobs/record_lag/run",
+    "brokers", "java-clients", "password", "jobs/record_lag/run",
 )  # fmt: skip
 PLANTED = (  # what is there on the server that is started for it
     "search", "search?q=mail", "alarms?show=all", "topics?kind=failure", "users/uma", "users/uma/delete",

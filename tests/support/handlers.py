@@ -23,7 +23,7 @@ def working(
         state=state,
         dispatcher=dispatcher,
         reporter=reporter,
-        traces=Traces(transport=FakeBroker(), member="m", consumer_id=lambda: None),
+        traces=Traces(transport=FakeBroker(), consumer_id=lambda: None),
         handler=handler,
         threads=threads,
         batch=None,

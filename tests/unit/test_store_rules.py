@@ -31,7 +31,7 @@ def test_both_engines_know_the_same_verbs() -> None:
     partitions_tried = {"try_alter"}
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
-    sizes = {"select_tablespaces", "select_table_sizes"}
+    sizes = {"select_tablespaces", "select_table_sizes", "select_queue_sizes"}
     strings = {"publish_open", "publish_close", "delay_open", "delay_close", "pulse"}
     strings |= {"move_begin", "move_head", "move_commit", "move_rollback", "lock_delayed"}
     assert mysql - sqlite == strings | of_servers | partitions | partitions_tried | locks | sizes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.test import Client
 
@@ -182,7 +184,7 @@ def test_a_job_that_failed_is_quiet_once_its_alarm_is_acknowledged_but_others_ar
     assert "3 runs of jobs failed" in text(ada.get("/"))
     alarms.raise_alarm(kind="job_failed", name="cleanup", detail="it raised")
     acknowledged(ada, "job_failed", "cleanup")
-    page = text(ada.get("/"))
+    page = re.sub(r'<td class="events">.*?</td>', "", text(ada.get("/")))  # charts mark when it began
     assert "1 run of a job failed" in page and "cleanup" not in page
 
 

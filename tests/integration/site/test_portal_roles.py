@@ -38,7 +38,7 @@ ADMIN = (
     "broker-forget", "job-run", "keys", "key-create", "key-limits", "key-delete", "users", "user-create",
     "user", "user-delete", "settings", "checks", "consistency", "repair", "run-cancel", "reports",
     "report-make", "report", "report-csv", "report-parquet", "pipeline", "archive-start", "purge-start",
-    "replay-start", "run",
+    "replay-start", "run", "java-clients",
 )  # fmt: skip
 NAMES = {
     "gro": "billing",
