@@ -21,6 +21,8 @@ from tests.support.environment import ROOT
 BLOCK = re.compile(r"^ *```(?:sh|bash)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 # What the setup has done, or what would set up another server.
 DONE = ("catmq topic create orders", "manage.py register_node")
+# What runs until it is stopped; tests/unit/test_cli_following.py does.
+ENDLESS = ("catmq tail ",)
 
 
 @pytest.fixture
@@ -58,7 +60,9 @@ def told(page: str) -> Iterator[str]:
     """The commands of a page that are run."""
     for block in BLOCK.findall((ROOT / "docs" / page).read_text()):
         for line in block.replace("\\\n", " ").splitlines():
-            yield from (part for part in commands.parts(line) if not any(one in part for one in DONE))
+            yield from (
+                part for part in commands.parts(line) if not any(one in part for one in DONE + ENDLESS)
+            )
 
 
 def known(command: str, admin: Admin) -> str:
