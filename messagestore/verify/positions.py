@@ -62,6 +62,8 @@ def judge(
     *, seen: Look, opening: Opening | None, before: ExpectedQueue, after: ExpectedQueue
 ) -> list[Finding | str]:
     """Return what is wrong with a queue as it was seen between two readings of metadata."""
+    if after.gone and seen.unreadable is not None and seen.head is None:
+        return ["retired, and its table is gone or was never made"]
     judged = [*_of_readers(seen, before, after)]
     if seen.unreadable is not None:
         judged.append(Finding("unreadable", f"table message_{after.queue}", seen.unreadable))

@@ -25,7 +25,7 @@ from messagestore.pool import node_pools
 from messagestore.produce import batches
 from messagestore.produce.publish import publish
 from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql
-from messagestore.topology import membership, subscriptions, topics
+from messagestore.topology import membership, queues, subscriptions, topics
 from messagestore.verify import Finding, Report, Since, rows, run, visit
 from messagestore.verify import batches as walk
 from metadata.actors import command
@@ -725,3 +725,20 @@ def test_a_busy_topic_is_clean_again_and_again(
     queue = busy.queues[0]
     remove(queue, busy.read[queue] - 1)
     assert [kind for kind, _ in kinds()] == ["missing"]
+
+
+def test_queues_of_an_expansion_that_failed_are_not_missed(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are retired, and their tables were never made."""
+
+    def away(*_: Any, **__: Any) -> None:
+        raise NodeUnavailable("The node is away.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(topics, "make_tables", away)
+        with pytest.raises(NodeUnavailable):
+            queues.expand(topic="orders", queues=2, actor=ACTOR)
+    assert Queue.objects.filter(topic__name="orders", state="retired").count() == 2
+    report = verify.verify(topics=["orders"], actor=ACTOR)
+    assert [one for each in report.queues for one in each.findings] == []
