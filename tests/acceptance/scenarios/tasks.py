@@ -37,7 +37,7 @@ print(json.dumps({
     "orders": [*Order.objects.values_list("id", flat=True)],
     "tasks": [[args[0], status, errors, workers] for args, status, errors, workers
               in TaskRecord.objects.values_list("args", "status", "errors", "worker_ids")],
-    "begins": [*map(list, Begin.objects.order_by("at").values_list("order_id", "attempt", "at", "process"))],
+    "begins": [*map(list, Begin.objects.order_by("at").values_list("order_id", "attempt", "at", "token"))],
     "outbox": OutboxMessage.objects.count(),
 }))
 """
@@ -57,6 +57,7 @@ class Workshop:
     outages: int = 0
     node: str | None = None
     workers: list[Process] = field(default_factory=list)
+    killed_at: list[float] = field(default_factory=list)  # by time.time()
 
     def __post_init__(self) -> None:
         self._seeds = count(1)
@@ -101,6 +102,7 @@ class Workshop:
         victim = self.workers.pop(self.stage.rng.randrange(WORKERS))
         until(lambda: b"state=RUNNING" in victim.err.read_bytes(), limit_s=60)
         victim.kill()
+        self.killed_at.append(time.time())
         self.workers.append(self.worker())
 
     def restart_all(self) -> None:
@@ -147,25 +149,37 @@ class Workshop:
         orders, tasks = set(told["orders"]), [one[0] for one in told["tasks"]]
         assert orders == set(tasks) and len(tasks) == len(orders), "a task exists if its order does, and once"
         assert {one[1] for one in told["tasks"]} == {"SUCCESSFUL"}, "every task ends"
-        begins: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for order, attempt, at, _ in told["begins"]:
-            begins[order].append((attempt, at))
+        begins: dict[str, dict[int, tuple[float, int]]] = defaultdict(dict)
+        for order, attempt, at, token in told["begins"]:
+            begins[order][attempt] = at, token
         assert begins.keys() == orders
+        is_short = self.kills < MANY
+        late_s = MOMENT_S + (BUSY_S if is_short else 0.0)
         lost, gaps = 0, [0.0]
         for order, _, errors, _ in killed["tasks"]:
             for number, error in enumerate(errors, 1):
                 if not error["exception_class_path"].endswith("WorkerLost"):
                     continue
                 lost += 1
-                times = dict(begins[order])
                 # Without a beginning the worker was killed between its claim and the task.
-                if number in times and number + 1 in times:
-                    gaps.append(times[number + 1] - times[number])
-        is_short = self.kills < MANY
-        most_s = LEASE_S + MOMENT_S + (BUSY_S if is_short else 0.0)
-        assert max(gaps) <= most_s, f"a task was RUNNING without a worker for {max(gaps):.1f} s"
+                if number in begins[order] and number + 1 in begins[order]:
+                    gap_s, leases = self.waited(begins[order][number], begins[order][number + 1])
+                    assert gap_s <= leases * LEASE_S + late_s, (
+                        f"a task was RUNNING without a worker for {gap_s:.1f} s, {leases} leases"
+                    )
+                    gaps.append(gap_s / leases)
         assert lost or is_short, "no worker had a task when it was killed"
         return f"{lost} attempts lost, begun again after {max(gaps):.1f} s at most (lease {LEASE_S:.0f} s)"
+
+    def waited(self, first: tuple[float, int], second: tuple[float, int]) -> tuple[float, int]:
+        """Return the seconds between two attempts, and how many leases passed, each for a worker's death.
+
+        A worker that is killed before it has claimed a task has had its message for a lease, too.
+        """
+        deaths = sum(first[0] <= at <= second[0] for at in self.killed_at)
+        leases = second[1] - first[1]
+        assert 1 <= leases <= deaths, f"{leases} leases passed, and {deaths} workers were killed"
+        return second[0] - first[0], leases
 
 
 def run(stage: Stage, database: str, *, kills: int, restarts: int) -> str:

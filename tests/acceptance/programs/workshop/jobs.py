@@ -12,13 +12,20 @@ try:
 except ModuleNotFoundError:
     from django_tasks import task  # type: ignore[no-redef]
 
+from catmq_client.contrib.django_tasks.models import TaskRecord
 from tests.acceptance.programs.workshop.models import Begin
 
 
 @task(takes_context=True, max_attempts=50, backoff=lambda error, result: 0.2)
 def make(context: Any, order: str) -> int:
     """Every eighth order fails at its first attempt."""
-    Begin.objects.create(order_id=order, attempt=context.attempt, at=time.time(), process=os.getpid())
+    Begin.objects.create(
+        order_id=order,
+        attempt=context.attempt,
+        token=TaskRecord.objects.values_list("token", flat=True).get(pk=context.task_result.id),
+        at=time.time(),
+        process=os.getpid(),
+    )
     time.sleep(0.05)
     if context.attempt == 1 and int(order[-1], 16) % 8 == 0:
         raise RuntimeError("not today")

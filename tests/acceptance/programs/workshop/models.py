@@ -19,6 +19,7 @@ class Begin(models.Model):
 
     order_id = models.CharField(max_length=36)
     attempt = models.PositiveSmallIntegerField()
+    token = models.BigIntegerField()  # rises by one with each delivery of a message
     at = models.FloatField()
     process = models.IntegerField()
 
