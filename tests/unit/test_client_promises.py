@@ -25,15 +25,16 @@ class Brokers:
         self.broker = broker
         self.says: dict[str, Callable[[], CatmqError]] = {}
         self.current = 0
+        self.is_pinned = False  # errors of other threads' requests undo each change of the current one
         self.asked: list[str] = []
 
-    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """To the current one; an error makes the next request go to the other."""
-        url = self.urls[self.current]
+    def request(self, method: str, path: str, *, first: str | None = None, **more: Any) -> dict[str, Any]:
+        """To the first, or the current one; an error makes the next request go to the other."""
+        url = first or self.urls[self.current]
         if path.endswith("/heartbeat"):
             self.asked.append(url)
             if url in self.says:
-                self.current = (self.current + 1) % len(self.urls)
+                self.current = (self.current + (not self.is_pinned)) % len(self.urls)
                 error = self.says[url]()
                 error.brokers = (url,)
                 raise error
@@ -140,6 +141,30 @@ def test_a_broker_that_promised_is_not_asked_before_the_other(make: Make, broker
     consumer._state.want_heartbeat()
     assert becomes(consumer, lambda: len(brokers.asked) >= 2)
     assert sorted(brokers.asked) == ["a", "b"]
+
+
+def test_the_broker_that_has_not_promised_is_asked_wherever_other_requests_go(
+    make: Make, brokers: Brokers
+) -> None:
+    consumer = make()
+    brokers.is_pinned = True
+    brokers.says = {"a": promise, "b": promise}
+    ends(consumer)
+    asked_again(consumer, brokers)
+    assert becomes(consumer, lambda: consumer._state.has_lease())
+
+
+def test_a_broker_that_does_not_answer_keeps_no_heartbeat_from_the_other(
+    make: Make, brokers: Brokers
+) -> None:
+    consumer = make()
+    brokers.is_pinned = True
+    brokers.says = {"a": promise, "b": lost}
+    asked_again(consumer, brokers, 4)
+    brokers.says = {"b": lost}  # the other records heartbeats again
+    ends(consumer)
+    asked_again(consumer, brokers)
+    assert becomes(consumer, lambda: consumer._state.has_lease())
 
 
 def test_answers_that_get_lost_after_a_promise_do_not_end_the_lease(make: Make, brokers: Brokers) -> None:

@@ -104,6 +104,16 @@ def test_a_dead_broker_is_passed_over(server: Server, dead_url: str, connect: Co
         assert connect([dead_url, server.url]).request("GET", "/x") == {"ok": 1}
 
 
+def test_a_request_goes_first_where_it_is_told_to(server: Server, dead_url: str, connect: Connect) -> None:
+    other = Server()
+    transport = connect([server.url, other.url])
+    for one in (server, other, server, other):
+        transport.request("GET", "/x", first=one.url)
+    other.close()
+    assert len(server.requests) == len(other.requests) == 2
+    assert connect([dead_url, server.url]).request("GET", "/x", first=dead_url) == {"ok": 1}
+
+
 def test_no_living_broker_means_connect_failed(dead_url: str, connect: Connect) -> None:
     with pytest.raises(ConnectFailed) as caught:
         connect([dead_url, dead_url]).request("POST", "/x", body={})

@@ -57,12 +57,13 @@ class Transport(Protocol):
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         timeout_s: float = 10.0,
+        first: str | None = None,
     ) -> dict[str, Any]:
         """The decoded answer, {} when it has no content.
 
         `path` begins with `/` (see `api_path`). Messages in `body` carry `body_bytes`; those in the
-        answer are read with `wire.body_of`. Raises ConnectFailed (nothing was done), AnswerLost
-        (unknown) or a Refused.
+        answer are read with `wire.body_of`. `first`: the URL of the broker to ask before the others. Raises
+        ConnectFailed (nothing was done), AnswerLost (unknown) or a Refused.
         """
         ...
 
@@ -235,12 +236,13 @@ class HttpTransport:
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         timeout_s: float = 10.0,
+        first: str | None = None,
     ) -> dict[str, Any]:
         """See Transport. An error names in `brokers` the URLs that were tried."""
         session = self._sessions()
         headers, data = self._encoded(body)
         call = _Call(session, method, path, self._headers | headers, data, params, timeout_s)
-        url, tried = self._brokers.current, list[str]()
+        url, tried = first or self._brokers.current, list[str]()
         give_up_at = time.monotonic() + timeout_s
         while True:
             tried.append(url)

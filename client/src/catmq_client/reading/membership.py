@@ -81,6 +81,7 @@ class Membership(Part):
         )
         self._doubt_since: float | None = None  # since when answers contradict what we know, lease clock
         self._promises = Promises()
+        self._first: str | None = None  # the broker that the next heartbeat goes to; None: to any
         self._reports = ProcessReports(state)
         self._failures = FailureLog(log, f"group {group}: the heartbeat")
 
@@ -228,8 +229,12 @@ class Membership(Part):
         timeout_s = max(RELEASE_S if releases else 1.0, state.session_timeout_s / 3)
         timeout_s = min(timeout_s, max(1.0, self._options.request_timeout_ms / 1000))
         sent_at = lease_clock()
+        # For once: one that does not answer must not keep the next heartbeat from the others.
+        first, self._first = self._first, None
         try:
-            answer = self._post("consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s)
+            answer = self._post(
+                "consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s, first=first
+            )
         except CatmqError as error:
             if error.metadata_silent_ms is not None:
                 return self._promised(consumer_id, error, sent_at)
@@ -260,7 +265,8 @@ class Membership(Part):
     def _promised(self, consumer_id: str, error: CatmqError, sent_at: float) -> float:
         """Go on without a recorded heartbeat, if every broker lets us; return the seconds until the next.
 
-        The others are asked at once, so that all promises are of about the same time.
+        The others are asked at once, so that all promises are of about the same time. Each is asked by name:
+        where the next request goes is also decided by other threads, whose requests fail meanwhile.
         """
         state, now, told_by = self._state, lease_clock(), error.brokers or ("",)
         brokers = getattr(self._transport, "urls", ()) or told_by
@@ -276,6 +282,7 @@ class Membership(Part):
                 silent_s=(error.metadata_silent_ms or 0) / 1000,
                 lease_until=state.lease_until,
             )
+            self._first = self._promises.oldest(brokers) or None
             since = self._promises.since(brokers)
             if since is not None and state.options.on_coordinator_loss == "continue":
                 state.lease_until = max(state.lease_until, since + state.session_timeout_s)

@@ -32,9 +32,12 @@ class Part:
         self._settle = settle
         self._options = state.options
 
-    def _post(self, *parts: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+    def _post(
+        self, *parts: str, body: dict[str, Any], timeout_s: float | None = None, first: str | None = None
+    ) -> dict[str, Any]:
         limit_s = self._options.request_timeout_ms / 1000 if timeout_s is None else timeout_s
-        return self._transport.request("POST", api_path(*parts), body=body, timeout_s=limit_s)
+        path = api_path(*parts)
+        return self._transport.request("POST", path, body=body, timeout_s=limit_s, first=first)
 
 
 class LongPoll(Part):

@@ -60,3 +60,7 @@ class Promises:
     def are_old(self, brokers: Iterable[str], before: float) -> bool:
         """Return True if one of these brokers has promised nothing since a time."""
         return any(self._sent_at.get(url, float("-inf")) < before for url in brokers)
+
+    def oldest(self, brokers: Collection[str]) -> str | None:
+        """Return the broker that has promised nothing for the longest time; None of none."""
+        return min(brokers, key=lambda url: self._sent_at.get(url, float("-inf")), default=None)
