@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 from django.db.models import Model, QuerySet
@@ -97,17 +97,33 @@ def lacks_schema(error: Exception) -> bool:
     return code in (1054, 1146) or "no such table" in str(error) or "no such column" in str(error)
 
 
+class _Asked:
+    """A wrapper of statements that notes that one was answered."""
+
+    is_answered = False
+
+    def __call__(self, execute: Callable[..., Any], *of: Any) -> Any:
+        """See Django's database instrumentation."""
+        result = execute(*of)
+        self.is_answered = True
+        return result
+
+
 @contextmanager
 def reachable() -> Iterator[None]:
     """Turns "the metadata database is away" into MetadataUnavailable and throws the connection away.
 
-    A cursor that is closed on a connection that broke meanwhile raises the driver's own errors.
+    A cursor that is closed on a connection that broke meanwhile raises the driver's own errors. A block that
+    had nothing to ask has not heard from the database.
     """
-    driver = transaction.get_connection().Database
+    connection, asked = transaction.get_connection(), _Asked()
+    driver = connection.Database
     try:
-        yield
-        contact.heard()
-        _outage.ended()
+        with connection.execute_wrapper(asked):
+            yield
+        if asked.is_answered:
+            contact.heard()
+            _outage.ended()
     except (OperationalError, InterfaceError, driver.OperationalError, driver.InterfaceError) as error:
         if lacks_schema(error):
             raise  # not an outage: the database was not migrated

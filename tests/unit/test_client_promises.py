@@ -187,6 +187,21 @@ def test_a_promise_that_may_come_after_an_expiry_counts_for_nothing(make: Make, 
     assert not goes_on(consumer)
 
 
+def test_after_a_promise_that_counts_for_nothing_a_member_waits_for_the_next_heartbeat(
+    make: Make, brokers: Brokers
+) -> None:
+    consumer = make()
+    with consumer._state.changed:
+        consumer._state.heartbeat_interval_s = 3600.0
+    brokers.says = {"a": promise, "b": promise}
+    ends(consumer, ago_s=60.0)
+    brokers.asked.clear()
+    consumer._state.want_heartbeat()
+    assert becomes(consumer, lambda: bool(brokers.asked))
+    assert not goes_on(consumer)
+    assert len(brokers.asked) == 1
+
+
 def test_a_late_promise_counts_if_its_broker_has_heard_nothing_since_the_lease(
     make: Make, brokers: Brokers
 ) -> None:

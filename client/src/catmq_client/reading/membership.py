@@ -275,7 +275,7 @@ class Membership(Part):
             if state.consumer_id != consumer_id:
                 return 0.0
             is_news = self._promises.are_old(told_by, recently)
-            self._promises.add(
+            counts = self._promises.add(
                 told_by,
                 sent_at=sent_at,
                 heard_at=now,
@@ -290,7 +290,7 @@ class Membership(Part):
                 self._take_over(error.held)
             state.changed.notify_all()
         self._failures.failed(error)
-        others = is_news and self._promises.are_old(brokers, recently)
+        others = counts and is_news and self._promises.are_old(brokers, recently)
         return 0.0 if others else state.heartbeat_interval_s
 
     def _take_over(self, held: Mapping[str, Any]) -> None:
