@@ -13,6 +13,7 @@ import pytest
 from tests.steps import QUIET
 from tests.support.environment import ROOT
 
+PROJECT = ("README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 PICTURE = "https://example.com/picture.png"
 FAULTY = f"""# Faulty
 
@@ -29,7 +30,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
     for folder in ("docs", "script", "portal/static"):
         shutil.copytree(ROOT / folder, directory / folder)
-    shutil.copy(ROOT / "mkdocs.yml", directory)
+    for file in ("mkdocs.yml", *PROJECT):
+        shutil.copy(ROOT / file, directory)
     return directory
 
 
@@ -49,6 +51,15 @@ def test_the_site_is_built_and_lists_every_page(copy: Path) -> None:
         built = str(path).replace("README", "index")
         assert (copy / "build/docs" / built).exists()
         assert f'href="{built}"' in home, f"{built} is not in the navigation"
+
+
+def test_the_readme_is_a_page_whose_links_lead_to_pages(copy: Path) -> None:
+    assert build(copy).returncode == 0
+    page = (copy / "build/docs/project/overview.html").read_text()
+    for link in ("../how-to/use-it-from-django.html", "../images/overview.png", "contributing.html"):
+        assert f'"{link}"' in page
+        assert (copy / "build/docs/project" / link).exists()
+    assert 'href="LICENSE' not in page
 
 
 def test_a_broken_link_a_page_without_a_place_and_a_file_of_another_site_fail_the_build(copy: Path) -> None:
