@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.environment import ROOT
@@ -118,4 +119,22 @@ def run(copy: Path, text: str) -> str:
         check=False,
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+def typed(block: str, *, directory: Path, environ: Mapping[str, str], code: int = 0) -> str:
+    """What is printed when a block is typed in a terminal; fails unless it ends with the exit code."""
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", block],
+        cwd=directory,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-4000:]}"
     return done.stdout
