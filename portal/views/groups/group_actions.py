@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
+from django.utils.translation import ngettext
 
 from metadata.groups import groups
 from metadata.membership import rebalance
@@ -85,8 +86,10 @@ class StopGroup(GroupAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
-        what = _("Delivery of %(topics)d topics to %(members)d members will stop. Offsets are kept.")
-        return Preview(effects=[what % {"members": len(view.members), "topics": len(view.subscriptions)}])
+        topics, members = len(view.subscriptions), len(view.members)
+        what = ngettext("%d topic will not be delivered.", "%d topics will not be delivered.", topics)
+        whom = ngettext("%d member will wait.", "%d members will wait.", members) % members
+        return Preview(effects=[what % topics, whom, _("Offsets are kept.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
         groups.update(name=self.name, settings={"stopped": self.stopped}, actor=self.actor)
@@ -101,7 +104,11 @@ class StartGroup(StopGroup):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
-        return Preview(effects=[_("%d members will continue at their offsets.") % len(view.members)])
+        members = len(view.members)
+        what = ngettext(
+            "%d member will continue at its offsets.", "%d members will continue at their offsets.", members
+        )
+        return Preview(effects=[what % members])
 
 
 class RebalanceGroup(GroupAction):
@@ -119,7 +126,9 @@ class RebalanceGroup(GroupAction):
             ),
         ]
         table = plain(columns, plan.moves, Empty(_("No moves: the assignment is balanced.")))
-        return Preview(effects=[_("%d queues will move.") % len(plan.moves)], table=table)
+        moves = len(plan.moves)
+        what = ngettext("%d queue will move.", "%d queues will move.", moves) % moves
+        return Preview(effects=[what], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = rebalance.ask(group=self.name, actor=self.actor)

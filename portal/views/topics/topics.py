@@ -39,7 +39,6 @@ from portal.kit.tables import (
     wanted,
     when,
 )
-from portal.templatetags.shapes import size
 
 MOST_GROUPS = 200
 
@@ -54,7 +53,7 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), "age", right=True),
         Column(_("Sent, last 30 min"), lambda one: spark(one.minutes)),
         Column(_("Queues"), lambda one: number(one.queues), right=True),
-        Column(_("Size"), lambda one: text(size(one.bytes)), right=True),
+        Column(_("Size"), lambda one: Cell(one.bytes, "size"), right=True),
         Column(_("Groups"), lambda one: number(one.groups), right=True),
         Column(_("Retention, days"), lambda one: number(one.retention_days), "days", right=True),
         Column(_("Owners"), lambda one: text(one.owners or None)),
@@ -154,7 +153,7 @@ def _queues(request: HttpRequest, name: str, queues: Sequence[QueueDrain], manag
         Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
-        Column(_("Size"), lambda one: text(size(one.queue.bytes)), right=True),
+        Column(_("Size"), lambda one: Cell(one.queue.bytes, "size"), right=True),
         Column(_("Unread by"), _unread),
     ]
     if manages:
