@@ -106,7 +106,7 @@
         hooks: { ready: [rest], setCursor: [rest], draw: [(one) => mark(one, table)] },
         axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
         // A single point has no span of its own: half an hour on both sides.
-        scales: { x: { range: (_, low, high) => (low === high && low !== null ? [low - 1800, high + 1800] : [low, high]) }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
+        scales: { x: { range: (one, low, high) => (one.data[0].length === 1 ? [low - 1800, low + 1800] : [low, high]) }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
       }, columns(table), place);
       new ResizeObserver(() => { if (plot.root.isConnected) plot.setSize({ width: Math.max(240, figure.clientWidth), height: 190 }); }).observe(figure);
     }
