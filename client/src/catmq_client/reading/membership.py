@@ -81,7 +81,7 @@ class Membership(Part):
         )
         self._doubt_since: float | None = None  # since when answers contradict what we know, lease clock
         self._promises = Promises()
-        self._first: str | None = None  # the broker that the next heartbeat goes to; None: to any
+        self._first: str | None = None  # the broker that the next heartbeat goes to, if it is one
         self._reports = ProcessReports(state)
         self._failures = FailureLog(log, f"group {group}: the heartbeat")
 
@@ -229,12 +229,10 @@ class Membership(Part):
         timeout_s = max(RELEASE_S if releases else 1.0, state.session_timeout_s / 3)
         timeout_s = min(timeout_s, max(1.0, self._options.request_timeout_ms / 1000))
         sent_at = lease_clock()
-        # For once: one that does not answer must not keep the next heartbeat from the others.
-        first, self._first = self._first, None
+        first, self._first = self._first, None  # once: it may be one that does not answer
         try:
-            answer = self._post(
-                "consumers", consumer_id, "heartbeat", body=body, timeout_s=timeout_s, first=first
-            )
+            path = "consumers", consumer_id, "heartbeat"
+            answer = self._post(*path, body=body, timeout_s=timeout_s, first=first)
         except CatmqError as error:
             if error.metadata_silent_ms is not None:
                 return self._promised(consumer_id, error, sent_at)
@@ -265,8 +263,8 @@ class Membership(Part):
     def _promised(self, consumer_id: str, error: CatmqError, sent_at: float) -> float:
         """Go on without a recorded heartbeat, if every broker lets us; return the seconds until the next.
 
-        The others are asked at once, so that all promises are of about the same time. Each is asked by name:
-        where the next request goes is also decided by other threads, whose requests fail meanwhile.
+        The others are asked at once, so that all promises are of about the same time; each once and by name,
+        because other threads, too, decide where requests go.
         """
         state, now, told_by = self._state, lease_clock(), error.brokers or ("",)
         brokers = getattr(self._transport, "urls", ()) or told_by
@@ -275,12 +273,9 @@ class Membership(Part):
             if state.consumer_id != consumer_id:
                 return 0.0
             is_news = self._promises.are_old(told_by, recently)
+            silent_s, lease_until = (error.metadata_silent_ms or 0) / 1000, state.lease_until
             counts = self._promises.add(
-                told_by,
-                sent_at=sent_at,
-                heard_at=now,
-                silent_s=(error.metadata_silent_ms or 0) / 1000,
-                lease_until=state.lease_until,
+                told_by, sent_at=sent_at, heard_at=now, silent_s=silent_s, lease_until=lease_until
             )
             self._first = self._promises.oldest(brokers) or None
             since = self._promises.since(brokers)
@@ -298,10 +293,8 @@ class Membership(Part):
         state = self._state
         new = [item for item in held.get("assigned", ()) if item["queue"] not in state.queues]
         if new:
-            told = held.get("subscriptions", {})
-            state.configure(
-                state.settings | {topic: Settings.from_answer(given) for topic, given in told.items()}
-            )
+            told = held.get("subscriptions", {}).items()
+            state.configure(state.settings | {topic: Settings.from_answer(given) for topic, given in told})
             for item in new:
                 self._own(item)
 
