@@ -202,6 +202,17 @@ def test_after_a_promise_that_counts_for_nothing_a_member_waits_for_the_next_hea
     assert len(brokers.asked) == 1
 
 
+def test_after_a_promise_that_counts_for_nothing_the_other_broker_is_asked(
+    make: Make, brokers: Brokers
+) -> None:
+    consumer = make()
+    brokers.current = 0
+    brokers.says = {"a": promise}  # the other one records heartbeats
+    ends(consumer, ago_s=60.0)
+    asked_again(consumer, brokers)
+    assert becomes(consumer, lambda: consumer._state.has_lease())
+
+
 def test_a_late_promise_counts_if_its_broker_has_heard_nothing_since_the_lease(
     make: Make, brokers: Brokers
 ) -> None:

@@ -231,8 +231,8 @@ class Membership(Part):
         sent_at = lease_clock()
         first, self._first = self._first, None  # once: it may be one that does not answer
         try:
-            path = "consumers", consumer_id, "heartbeat"
-            answer = self._post(*path, body=body, timeout_s=timeout_s, first=first)
+            parts = "consumers", consumer_id, "heartbeat"
+            answer = self._post(*parts, body=body, timeout_s=timeout_s, first=first)
         except CatmqError as error:
             if error.metadata_silent_ms is not None:
                 return self._promised(consumer_id, error, sent_at)
@@ -277,7 +277,7 @@ class Membership(Part):
             counts = self._promises.add(
                 told_by, sent_at=sent_at, heard_at=now, silent_s=silent_s, lease_until=lease_until
             )
-            self._first = self._promises.oldest(brokers) or None
+            self._first = (counts and self._promises.oldest(brokers)) or None
             since = self._promises.since(brokers)
             if since is not None and state.options.on_coordinator_loss == "continue":
                 state.lease_until = max(state.lease_until, since + state.session_timeout_s)
