@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +11,6 @@ import pytest
 from tests.support import documents
 from tests.support.environment import ROOT, free_port
 from tests.support.mariadb import MariaDB
-from tests.support.server import clean_environment, first_line
 
 PAGE = ROOT / "docs/how-to/run-two-brokers.md"
 
@@ -32,29 +27,12 @@ def steps(mariadb: MariaDB) -> Iterator[list[str]]:
         yield [str(block) for block in documents.blocks(text.replace("8001", str(free_port())))]
 
 
-@contextmanager
-def broker(copy: Path, terminal: str) -> Iterator[str]:
-    """A broker started by what was typed in a terminal; its URL."""
-    process = subprocess.Popen(
-        ["bash", "-euc", terminal], cwd=copy, env=clean_environment(), stdout=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        ready = re.fullmatch(r"CatMQ is ready: (\S+)\n", first_line(process))
-        assert ready
-        yield ready[1]
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        process.communicate(timeout=90)
-
-
 def test_run_two_brokers(steps: list[str], tmp_path: Path) -> None:
     copy = documents.checkout(tmp_path)
     first, keys, second, listed, verify, accept = steps
     database = first.splitlines()[0]
     ours = f"{database}\n{keys}"
-    with broker(copy, first), broker(copy, ours + second) as url:
+    with documents.serving(copy, first), documents.serving(copy, ours + second) as url:
         assert "CATMQ_API_KEY" not in (copy / "var2/credentials.env").read_text(), (
             "the first one's is for both"
         )

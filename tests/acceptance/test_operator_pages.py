@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from catmq_client import HttpTransport
@@ -15,7 +13,7 @@ from tests.support import documents
 from tests.support.environment import ROOT, free_port
 from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
-from tests.support.server import Server, clean_environment, first_line
+from tests.support.server import Server, clean_environment
 from tests.support.waiting import until
 
 HOW_TO = ROOT / "docs/how-to"
@@ -45,7 +43,7 @@ def test_run_on_mariadb(tmp_path: Path) -> None:
         for statement in filter(str.strip, statements.replace("catmq@", "team@").split(";")):
             server.execute(statement.replace("…", password))
         http = free_port()
-        with running(copy, configure.replace("script/server", f"script/server --port {http}")):
+        with documents.serving(copy, configure.replace("script/server", f"script/server --port {http}")):
             ours = configure.splitlines()[0]
             keys = (
                 f"PATH={PROGRAMS}; set -a; . var/credentials.env; set +a; CATMQ_URL=http://127.0.0.1:{http}"
@@ -54,21 +52,6 @@ def test_run_on_mariadb(tmp_path: Path) -> None:
         assert f"127.0.0.1:{port}/catmq_node1" in said
     finally:
         server.stop()
-
-
-@contextmanager
-def running(copy: Path, block: str) -> Iterator[None]:
-    """A server, started by a block that was typed in a terminal."""
-    process = subprocess.Popen(
-        ["bash", "-euc", block.replace("script/server", "exec script/server")],
-        cwd=copy, env=clean_environment(), stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert first_line(process).startswith("CatMQ is ready")
-        yield
-    finally:
-        process.terminate()
-        process.communicate(timeout=90)
 
 
 def test_drain_a_broker(pair: Pair, tmp_path: Path) -> None:

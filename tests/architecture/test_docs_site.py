@@ -13,7 +13,6 @@ import pytest
 from tests.steps import QUIET
 from tests.support.environment import ROOT
 
-PROJECT = ("README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 PICTURE = "https://example.com/picture.png"
 FAULTY = f"""# Faulty
 
@@ -30,8 +29,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
     for folder in ("docs", "script", "portal/static"):
         shutil.copytree(ROOT / folder, directory / folder)
-    for file in ("mkdocs.yml", *PROJECT):
-        shutil.copy(ROOT / file, directory)
+    for file in (ROOT / "mkdocs.yml", *ROOT.glob("*.md")):
+        shutil.copy(file, directory)
     return directory
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.environment import ROOT
-from tests.support.server import clean_environment
+from tests.support.server import clean_environment, first_line
 
 BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>sh|python)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 SERVER = re.compile(r"^script/server\b(?!.*--help)")
@@ -107,19 +109,7 @@ def run(copy: Path, text: str) -> str:
     environ["PATH"] = os.pathsep.join(
         part for part in environ["PATH"].split(os.pathsep) if ".venv" not in part
     )
-    done = subprocess.run(
-        ["bash", "-c", text],
-        cwd=copy,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-4000:]}"
-    return done.stdout
+    return typed(text, directory=copy, environ=environ)
 
 
 def typed(block: str, *, directory: Path, environ: Mapping[str, str], code: int = 0) -> str:
@@ -138,3 +128,20 @@ def typed(block: str, *, directory: Path, environ: Mapping[str, str], code: int 
     )
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-4000:]}"
     return done.stdout
+
+
+@contextmanager
+def serving(copy: Path, block: str) -> Iterator[str]:
+    """A server started by what was typed in a terminal; its URL."""
+    process = subprocess.Popen(
+        ["bash", "-euc", block], cwd=copy, env=clean_environment(), stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        ready = re.fullmatch(r"CatMQ is ready: (\S+)\n", first_line(process))
+        assert ready
+        yield ready[1]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=90)
