@@ -91,6 +91,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = config.language
 USE_I18N = True
+LOCALE_PATHS = [BASE_DIR / "portal" / "locale"]  # before the words of other apps
 LANGUAGES = (("en", "English"), ("zh-hans", "简体中文"))
 LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
 STATIC_URL = "/static/"

@@ -22,6 +22,7 @@ from metadata.jobs.runs import Run, RunFacts
 from metadata.models import JobRun, Report
 
 ARCHIVE, PURGE, REPLAY, REPORT = "spark_archive", "purge", "spark_replay", "spark_report_"
+SPARK = "spark_"  # what the names of its other jobs begin with
 WAITING = "waiting for a worker"
 Settings = Mapping[str, Any]
 
@@ -66,6 +67,11 @@ _known = _Known()
 def announce(start: Callable[[int], None], place: Callable[[], Place]) -> None:
     """Say who takes runs up and where they work; called once, by the composition root."""
     _known.start, _known.place = start, place
+
+
+def has(name: str) -> bool:
+    """Return True for a job of the data pipeline, False for one of the schedule."""
+    return name == PURGE or name.startswith(SPARK)
 
 
 def place(*, actor: Actor) -> Place:

@@ -14,7 +14,7 @@ from metadata.db import access
 from metadata.db.clock import database_now, ms
 from metadata.db.rows import shown
 from metadata.db.transactions import reachable
-from metadata.jobs.pipeline import PURGE
+from metadata.jobs.pipeline import PURGE, SPARK
 from metadata.jobs.runs import RunFacts, is_silent
 from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.listing.topic_lists import check_look
@@ -148,7 +148,7 @@ def runs(*, wanted: Wanted, actor: Actor, pipeline: bool = False) -> Listed[RunR
     check_look(actor)
     rows = JobRun.objects.all()
     if pipeline:
-        rows = rows.filter(Q(name__startswith="spark_") | Q(name=PURGE))
+        rows = rows.filter(Q(name__startswith=SPARK) | Q(name=PURGE))
     found = select(rows, wanted=wanted, manner=RUNS)
     with reachable():
         now_ms = ms(database_now())

@@ -27,7 +27,7 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.errors import CatmqError, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
 from portal.actions import form_secrets, idempotency
-from portal.auth import error_pages
+from portal.auth import error_pages, error_words
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import Link
@@ -225,9 +225,9 @@ class Action(View):
     def _refuse(self, form: forms.Form, error: CatmqError) -> HttpResponse:
         named = [one for one in error.errors if one.field in form.fields]
         for one in named:
-            form.add_error(one.field, one.message)
+            form.add_error(one.field, error_words.said(error, one.message))
         if not named:
-            form.add_error(None, error.detail)
+            form.add_error(None, error_words.said(error))
         return self._show(form, status=error_pages.status_of(error))
 
     def _show(

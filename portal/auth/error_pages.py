@@ -23,7 +23,7 @@ from metadata.errors import (
     NotFound,
     Unavailable,
 )
-from portal.auth import access, sessions
+from portal.auth import access, error_words, sessions
 
 log = logging.getLogger(__name__)
 STATUS: dict[type[CatmqError], int] = {
@@ -51,7 +51,7 @@ def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
         return _outage(request)
     status = status_of(error)
     log.info("%s %s: %d %s", request.method, request.path, status, error.detail)
-    return _page(request, status, error.detail)
+    return _page(request, status, error_words.said(error))
 
 
 def _outage(request: HttpRequest) -> HttpResponse:

@@ -109,6 +109,12 @@ VERBS: dict[str, Text] = {  # of the audit log
     "begin_adopt": gettext_lazy("begin to adopt"),
     "undo": gettext_lazy("undo"),
 }
+ACTORS: dict[str, Text] = {  # of the audit log, by kind
+    "user": gettext_lazy("user"),
+    "key": gettext_lazy("API key"),
+    "job": gettext_lazy("job"),
+    "command": gettext_lazy("command"),
+}
 KINDS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
     "filter": gettext_lazy("saved filter"),
@@ -120,7 +126,7 @@ KINDS: dict[str, Text] = {
     "subscription": gettext_lazy("subscription"),
     "job": gettext_lazy("job"),
     "queue": gettext_lazy("queue"),
-    "key": gettext_lazy("key"),
+    "key": gettext_lazy("API key"),
     "report": gettext_lazy("report"),
     "offset": gettext_lazy("offset"),
     "metadata": gettext_lazy("metadata"),
@@ -128,11 +134,12 @@ KINDS: dict[str, Text] = {
     "finding": gettext_lazy("finding"),
     "alarm": gettext_lazy("alarm"),
 }
+SUBSCRIBED = "subscribed to "
 CAUSES: tuple[tuple[str, Text], ...] = (  # of rebalances: what follows or precedes a name
     (r"(.+) joined", gettext_lazy("%s joined")),
     (r"(.+) left", gettext_lazy("%s left")),
     (r"(.+) expired", gettext_lazy("%s expired")),
-    (r"subscribed to (.+)", gettext_lazy("subscribed to %s")),
+    (rf"{SUBSCRIBED}(.+)", gettext_lazy("subscribed to %s")),
     (r"unsubscribed from (.+)", gettext_lazy("unsubscribed from %s")),
     (r"(.+) was expanded", gettext_lazy("%s was expanded")),
     (r"(.+) changed", gettext_lazy("%s changed")),
@@ -248,8 +255,13 @@ def deed(verb: str, kind: str) -> str:
 
 
 def cause(stored: str) -> str:
-    """Return the cause of a rebalance, of several parts perhaps, in the language of the page."""
-    return "; ".join(_cause(part) for part in stored.split("; "))
+    """Return the cause of a rebalance, of several parts perhaps, in the language of the page.
+
+    A subscription to a retry topic is made with one to its topic, and is left out beside others.
+    """
+    parts = stored.split("; ")
+    said = [part for part in parts if not snapshot.origin_of(part.removeprefix(SUBSCRIBED))]
+    return "; ".join(map(_cause, said or parts))
 
 
 def _cause(part: str) -> str:

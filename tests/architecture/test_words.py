@@ -14,6 +14,7 @@ from django.utils.translation import gettext, ngettext, override
 
 from catmq_site.jobs.schedules import JOBS
 from messagestore.nodes import preflight
+from metadata import config
 from metadata.rules import alarm_texts
 from metadata.rules.settings import GROUP, NODE, SUBSCRIPTION, TOPIC
 from portal.kit import rows
@@ -84,6 +85,11 @@ def of_settings() -> Iterator[Words]:
         yield from (one.label, one.help, one.kind.null, getattr(one.kind, "unit", ""), *words)
 
 
+def of_config() -> Iterator[Words]:
+    """What the settings of a process mean."""
+    yield from config.meanings().values()
+
+
 def is_translated(words: Words) -> bool:
     """Asked as the page asks: gettext() finds a text that has a plural in some releases of Python only."""
     if isinstance(words, str):
@@ -91,7 +97,9 @@ def is_translated(words: Words) -> bool:
     return ngettext(*words, 1) != words[0] and ngettext(*words, 2) != words[1]
 
 
-@pytest.mark.parametrize("source", [of_code, of_templates, of_names, of_findings, of_alarms, of_settings])
+@pytest.mark.parametrize(
+    "source", [of_code, of_templates, of_names, of_findings, of_alarms, of_settings, of_config]
+)
 def test_every_word_has_a_chinese_one(source: Callable[[], Iterator[Words]]) -> None:
     with override("en"):
         said = set(source()) - SAME
@@ -106,6 +114,18 @@ def test_every_word_of_a_page_is_in_the_own_catalog() -> None:
     said = {one if isinstance(one, str) else one[0] for one in (*of_code(), *of_templates())}
     own = {ast.literal_eval(f"({found})") for found in MSGID.findall(catalog)}
     assert sorted(said - own - SAME - {""}) == []
+
+
+def test_the_own_catalog_comes_before_those_of_other_apps() -> None:
+    with CATALOG.with_suffix(".mo").open("rb") as file:
+        own = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+    with override("zh-hans"):
+        other = {
+            told: gettext(told)
+            for told in own
+            if isinstance(told, str) and told and own[told] != gettext(told)
+        }
+    assert other == {}
 
 
 def test_the_admin_is_in_the_portal_apps() -> None:

@@ -125,10 +125,11 @@ class RebalanceGroup(GroupAction):
                 _("When"), lambda one: badge(_("at once") if one.at_once else _("when its owner releases it"))
             ),
         ]
-        table = plain(columns, plan.moves, Empty(_("No moves: the assignment is balanced.")))
         moves = len(plan.moves)
+        if not moves:
+            return Preview(effects=[_("No moves: the assignment is balanced.")])
         what = ngettext("%d queue will move.", "%d queues will move.", moves) % moves
-        return Preview(effects=[what], table=table)
+        return Preview(effects=[what], table=plain(columns, plan.moves, Empty("")))
 
     def run(self, fields: dict[str, Any]) -> Text:
         done = rebalance.ask(group=self.name, actor=self.actor)

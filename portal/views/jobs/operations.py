@@ -165,7 +165,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         Column(_("When"), lambda one: when(one.at_ms), "at"),
         Column(_("Who"), lambda one: _who(request, one)),
         Column(_("Action"), lambda one: text(rows.deed(one.verb, one.kind))),
-        Column(_("To"), lambda one: rows.of_audit(one.kind, one.name), "name"),
+        Column(_("Target"), lambda one: rows.of_audit(one.kind, one.name), "name"),
         Column(_("Before"), lambda one: long(_values(one.before))),
         Column(_("After"), lambda one: long(_values(one.after))),
     ]
@@ -199,7 +199,8 @@ def _day(word: str) -> date | None:
 
 def _who(request: HttpRequest, one: AuditRow) -> Cell:
     """Return who changed something, with a link to all that he did."""
-    shown = f"{one.actor_kind} {one.actor}" + (f" ({one.address})" if one.address else "")
+    kind = rows.ACTORS.get(one.actor_kind, one.actor_kind)
+    shown = f"{kind} {one.actor}" + (f" ({one.address})" if one.address else "")
     return text(shown, with_words(request, who=one.actor, page=""))
 
 

@@ -19,6 +19,7 @@ from metadata.listing import operation_lists
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
+from portal.auth import error_words
 from portal.auth.access import actor
 from portal.kit import pages, rows
 from portal.kit.pages import Fact, Link, to
@@ -87,7 +88,7 @@ def _stock(archive: str) -> tuple[Table, str]:
     try:
         found = archives.stock(Path(archive))
     except Conflict as error:
-        problem = error.detail
+        problem = error_words.said(error)
     return plain(columns, found, Empty(_("Nothing is archived yet."))), problem
 
 
@@ -101,7 +102,7 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
         request,
         "jobs/run",
         _("Run %(run)d of %(job)s") % {"run": found.id, "job": found.name},
-        section="pipeline",
+        section="pipeline" if pipeline.has(found.name) else "jobs",
         live=running,
         actions=[*made, *(ends if running and not found.cancelling else [])],
         facts=_facts(found),

@@ -21,7 +21,7 @@ from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
 from portal.auth.access import actor
-from portal.kit import bars, pages
+from portal.kit import bars, pages, rows
 from portal.kit.pages import Fact, Link, to
 from portal.kit.tables import (
     Cell,
@@ -39,6 +39,7 @@ from portal.kit.tables import (
 )
 
 MOST_ROWS = 500  # on a page; the download has all
+QUEUE = "queue"  # column of reports: the id of a queue
 MEANING: dict[str, Text] = {
     "volume": lazy("Messages by topic, day and queue"),
     "size_and_expiry": lazy("What each queue holds, and when it expires"),
@@ -112,6 +113,8 @@ def _is_number(rows: Sequence[Any], name: str) -> bool:
 
 
 def _column(name: str, *, number: bool) -> Column[Mapping[str, Any]]:
+    if name == QUEUE:  # by its name: numbers of tables are for files
+        return Column(name, lambda row: rows.queue(row[QUEUE]) if row.get(QUEUE) else text(None))
     return Column(name, lambda row: _cell(row.get(name)), right=number)
 
 

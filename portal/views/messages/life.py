@@ -32,7 +32,7 @@ def steps(
     }
     return [
         Step(_("Sent"), sent),
-        Step(_("Stored"), place, stored.stored_at_ms, "ok"),
+        Step(_("Stored in its queue"), place, stored.stored_at_ms, "ok"),
         *map(_attempt, traces),
         *(step for one in found for step in _in_group(one)),
     ]

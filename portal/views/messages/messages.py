@@ -14,6 +14,7 @@ from messagestore.inspect import browse, delivery_status
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.groups import handling_traces
 from metadata.listing import topic_lists
+from portal.auth import error_words
 from portal.auth.access import actor, may
 from portal.kit import bodies, pages, places, rows
 from portal.kit.pages import Fact, Link, to
@@ -48,7 +49,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         except (Forbidden, MetadataUnavailable):
             raise
         except CatmqError as error:
-            problem, status = error.detail, 400 if isinstance(error, Invalid) else 503
+            problem, status = error_words.said(error), 400 if isinstance(error, Invalid) else 503
     offered = topic_lists.topic_names(most=MOST_TOPICS, actor=actor(request))
     response = pages.show(
         request,

@@ -17,6 +17,7 @@ from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
 from metadata.rules.growth import days_left
 from metadata.rules.tls import MODES
+from portal.auth import error_words
 from portal.auth.access import actor
 from portal.kit import charts, outages, pages, rows
 from portal.kit.pages import Fact, Link, to
@@ -98,7 +99,7 @@ def _measured(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
         with node_pools.node(view.id).reading() as session:
             return latency, disks.measure(session, snapshot.node_by_id(view.id)), ""
     except NodeUnavailable as error:
-        return None, None, error.detail
+        return None, None, error_words.said(error)
 
 
 def _actions(view: NodeView) -> list[Link]:

@@ -32,7 +32,7 @@ def settings(request: HttpRequest) -> HttpResponse:
         Column(_("Setting"), lambda one: code(variable_of(one.name))),
         Column(_("Value"), _value),
         Column(_("Default"), lambda one: code(_word(one.default)) if one.repr else text(None)),
-        Column(_("Meaning"), lambda one: text(said.get(one.name, ""))),
+        Column(_("Meaning"), lambda one: text(_(said[one.name]))),
     ]
     table = plain(columns, fields_of(Config), Empty(""))
     intro = _(
@@ -49,8 +49,9 @@ def _value(one: Any) -> Cell:
     return Cell(_word(value), "code", tone="" if value == one.default else "warn")
 
 
-def _word(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _word(value: Any) -> str | None:
+    """Return a value as its variable has it; None where that is empty."""
+    return (", ".join(map(str, value)) if isinstance(value, tuple) else str(value)) or None
 
 
 class Checking(forms.Form):

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST
 
 from metadata.errors import Invalid, NotFound
 from metadata.users import saved_filters
+from portal.auth import error_words
 from portal.auth.access import actor
 from portal.kit import pages
 from portal.kit.pages import to
@@ -25,7 +26,7 @@ def save(request: HttpRequest) -> HttpResponse:
         saved_filters.save(page=page, name=name, query=query, actor=actor(request))
         messages.success(request, _("The filter %s was saved.") % name)
     except Invalid as error:
-        messages.error(request, error.detail)
+        messages.error(request, error_words.said(error))
     return _back(page, query)
 
 
@@ -37,7 +38,7 @@ def delete(request: HttpRequest) -> HttpResponse:
         saved_filters.delete(page=page, name=name, actor=actor(request))
         messages.success(request, _("The filter %s was deleted.") % name)
     except NotFound as error:
-        messages.error(request, error.detail)
+        messages.error(request, error_words.said(error))
     return _back(page, urlencode(parse_qsl(request.POST.get("query", ""))))
 
 

@@ -12,6 +12,7 @@ from messagestore.produce import delayed_admin, operator_sends
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
+from portal.auth import error_words
 from portal.auth.access import actor, may
 from portal.kit import bodies, pages, places
 from portal.kit.pages import Fact, to
@@ -43,7 +44,7 @@ def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, li
     try:
         found = delayed_admin.of_topic(topic=name, after=after, limit=SHOWN, actor=who)
     except NodeUnavailable as error:
-        return None, [error.detail]
+        return None, [error_words.said(error)]
     return found, [
         _("Node %s does not answer, so its messages are not listed.") % node for node in found.away
     ]

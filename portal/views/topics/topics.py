@@ -149,12 +149,12 @@ def _queues(request: HttpRequest, name: str, queues: Sequence[QueueDrain], manag
         Column(_("Queue"), lambda one: rows.queue(one.queue.queue, f"{where}{one.queue.queue}")),
         Column(_("State"), _state),
         Column(_("Node"), lambda one: text(one.queue.node)),
-        Column(_("ID"), lambda one: code(one.queue.queue)),
         Column(_("Share of keys"), lambda one: share(one.slots / 1024), right=True),
         Column(_("Log start offset"), lambda one: number(one.low), right=True),
         Column(_("Log end offset"), lambda one: number(one.head), right=True),
         Column(_("Size"), lambda one: Cell(one.queue.bytes, "size"), right=True),
         Column(_("Unread by"), _unread),
+        Column(_("ID"), lambda one: code(one.queue.queue)),
     ]
     if manages:
         columns.append(Column(_("Change"), lambda one: _change(name, one)))

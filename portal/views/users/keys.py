@@ -41,7 +41,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
     window = Window(search=wanted(request).search, limit=MOST)
     found = api_keys.page(window=window, actor=actor(request)).items
     columns: Columns[KeyView] = [
-        Column(_("Key"), lambda one: code(one.name)),
+        Column(_("API key"), lambda one: code(one.name)),
         Column(_("Rights"), lambda one: text(in_words(one.rights))),
         Column(_("Limits"), lambda one: text(_limits(one))),
         Column(_("Created"), lambda one: when(one.created_at_ms)),

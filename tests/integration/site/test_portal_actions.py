@@ -123,7 +123,7 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
     who = failing.member()
     failing.fail(who, queue, 1, error="KeyError: later")
     first, second, third = (text(ada.get(f"/messages/orders/{queue}-{n}")) for n in range(3))
-    steps = ("Sent", "Stored", "billing: failed first", "billing: dead letter")
+    steps = ("Sent", "Stored in its queue", "billing: failed first", "billing: dead letter")
     life = first.partition('class="life"')[2]
     places = [life.index(f">{words}<") for words in steps]
     assert places == sorted(places) and f"{DEAD}/of/{died}" in first

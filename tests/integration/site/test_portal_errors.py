@@ -8,7 +8,9 @@ import re
 import pytest
 from django.test import Client
 
+from metadata.errors import Code
 from metadata.listing import overview_lists
+from portal.auth import error_words
 from tests.support.forms import browser, text
 
 PAGE = {"accept": "text/html"}
@@ -61,3 +63,18 @@ def test_what_is_not_there_is_a_page_in_the_frame(ada: Client, path: str) -> Non
     answer = ada.get(path, headers=PAGE)
     assert answer.status_code == 404 and 'class="side"' in text(answer)
     assert "Back to overview" in text(answer) and 'href="/search"' in text(answer)
+
+
+def test_what_the_engine_refuses_is_said_in_chinese_first(ada: Client) -> None:
+    """The sentence of the engine stands behind it, so that its values are not lost."""
+    page = text(ada.get("/groups/none", headers={**PAGE, "accept-language": "zh-CN"}))
+    assert "消费组不存在。 Group none does not exist" in page
+    assert "消费组不存在" not in text(ada.get("/groups/none", headers=PAGE))
+
+
+def test_every_code_of_a_refusal_that_a_page_can_meet_has_words() -> None:
+    of_programs = {  # told to programs only
+        "method_not_allowed", "unsupported_media_type", "not_acceptable", "url_not_found", "group_running",
+        "foreign_keys", "internal", "request_timeout",
+    }  # fmt: skip
+    assert {str(one) for one in Code} - {str(one) for one in error_words.WORDS} == of_programs
