@@ -64,7 +64,7 @@ class Menu:
 class Fact:
     """A label and a value on a page about one thing; `href` leads to what is behind it.
 
-    `note`: a few words below the value of a tile.
+    `note`: a few words below the value of a tile. One of kind "long" has the whole width.
     """
 
     label: Text

@@ -17,6 +17,7 @@ from tests.support.environment import ROOT
 from tests.support.server import Server
 
 DEMO_S = 75  # until a job has seen the lag, and messages have died
+REDRIVE_S = 20  # until these are redriven, and others have died
 DONE_BY_HAND: tuple[tuple[str, dict[str, str]], ...] = (
     ("/create/user", {"name": "uma", "password": "enough characters"}),
     ("/create/key", {"name": "shop", "produce": "repo.*"}),
@@ -36,6 +37,7 @@ def planted(browser: Browser) -> Iterator[Path]:
             with _demo(server):
                 time.sleep(DEMO_S)
                 _by_hand(server, browser)
+                time.sleep(REDRIVE_S)
                 yield server.data
         finally:
             server.clear_away()

@@ -126,8 +126,9 @@ def of_group(transport: HttpTransport, group: str) -> dict[str, str]:
     for one in Admin(transport).group(group)["subscriptions"][:1]:
         found["subscription"] = f"/groups/{group}/of/{one['topic']}"
         found["unsubscribe"] = f"{found['subscription']}/end"
-    for dead in list(DeadLetters(transport).messages(group))[-1:]:  # older ones may be redriven meanwhile
+    for dead in DeadLetters(transport).messages(group, page=1):
         found["dead"] = f"/groups/{group}/dead/of/{dead['id']}"
+        break
     return found
 
 

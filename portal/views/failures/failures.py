@@ -173,7 +173,7 @@ def dead_message(request: HttpRequest, name: str, message_id: str) -> HttpRespon
         Fact(_("Dead since"), about.died_at_ms, kind="when"),
         Fact(_("Size"), size(about.size)),
         Fact(_("Error class"), badge(about.error_class).value, kind="badge", tone="bad"),
-        Fact(_("Error"), about.error or None),
+        Fact(_("Error"), about.error or None, kind="long"),
     ]
     actions = [
         Link(_("Redrive"), f"{to('redrive', name)}?ids={message_id}"),
