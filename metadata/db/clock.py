@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,8 +36,26 @@ _NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%
 _SERVER = {"mysql": "CONCAT_WS(':', @@hostname, @@port, @@server_id)", "sqlite": "'sqlite'"}
 
 
+_moment: ContextVar[list[datetime] | None] = ContextVar("moment", default=None)
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """Let `database_now` tell the time of its first answer again: what a page shows is of one moment."""
+    token = _moment.set([])
+    try:
+        yield
+    finally:
+        _moment.reset(token)
+
+
 def database_now() -> datetime:
-    return server_and_now()[1]
+    moment = _moment.get()
+    if moment is None:
+        return server_and_now()[1]
+    if not moment:
+        moment.append(server_and_now()[1])
+    return moment[0]
 
 
 def server_and_now() -> tuple[str, datetime]:

@@ -28,7 +28,7 @@ from metadata.monitoring.dead_letter_counts import DeadLetters
 from metadata.rules.alarm_rules import subject
 
 MOST = 8  # groups, alarms or runs that are named
-CANDIDATES = 100  # groups, those furthest behind, among which those are looked for that fall behind fastest
+CANDIDATES = 50  # groups, those furthest behind, among which those are looked for that fall behind fastest
 DAY_S = 86_400
 OF_LAG = ("lag", "no_consumer")  # kinds of alarms that tell of a group's lag
 
@@ -62,8 +62,8 @@ class Overview:
 
 def overview(*, actor: Actor) -> Overview:
     check_look(actor)
-    candidates = groups(wanted=Wanted(sort="-lag", rows=CANDIDATES), actor=actor, lines=False).items
-    behind = [one for one in candidates if one.lag]
+    asked = Wanted(sort="-lag", rows=CANDIDATES)
+    behind = groups(wanted=asked, actor=actor, lines=False, among=_furthest()).items
     lasting = alarms(wanted=Wanted(rows=MOST), actor=actor, lasting=True, unacknowledged=True)
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
@@ -89,6 +89,14 @@ def overview(*, actor: Actor) -> Overview:
             said=said,
             failed_job_count=failed.count(),
         )
+
+
+def _furthest() -> list[int]:
+    """Groups with the most unread messages, found without a look at those that have none."""
+    rows = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+    with reachable():
+        found = rows.order_by().values_list("group").annotate(all=Sum("lag")).order_by("-all")
+        return [group for group, _ in found[:CANDIDATES]]
 
 
 def _growth(row: GroupRow) -> tuple[float, int]:

@@ -144,10 +144,13 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
     return dict(rows.order_by().values_list(field).annotate(n=Count("pk")))
 
 
-def groups(*, wanted: Wanted, actor: Actor, lines: bool = True) -> Listed[GroupRow]:
-    """Groups; without `lines` they have no `minutes`, which take longest to read (with_minutes)."""
+def groups(
+    *, wanted: Wanted, actor: Actor, lines: bool = True, among: Collection[int] | None = None
+) -> Listed[GroupRow]:
+    """Groups, or those `among` some; without `lines` they have no `minutes`, which take longest to read."""
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("description")
+    rows = rows if among is None else rows.filter(pk__in=among)
     found = select(rows, wanted=wanted, manner=GROUPS)
     ids = [row.pk for row in found.items]
     with reachable():

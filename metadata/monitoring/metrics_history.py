@@ -12,7 +12,7 @@ others sum minutes up and prune them (`rollups`). Times are the database's.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -274,10 +274,11 @@ def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]
 
 def _begun_ms(topic_id: int | None, group_id: int | None) -> int:
     """The time at which a group or topic was created; 0 where that is not known, or all are meant."""
+    begun = None
     if group_id is not None:
         begun = ConsumerGroup.objects.filter(pk=group_id).values_list("created_at", flat=True).first()
-    else:
-        begun = Topic.objects.filter(pk=topic_id or 0).values_list("created_at", flat=True).first()
+    elif topic_id is not None:
+        begun = Topic.objects.filter(pk=topic_id).values_list("created_at", flat=True).first()
     return ms(begun) if begun else 0
 
 
@@ -294,7 +295,12 @@ def _counted(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
 
 def pace(*, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()) -> Pace:
     """Messages per second over the last ten seconds that every process has written; see `points`."""
-    last = points(for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S)[-1]
+    return pace_of(points(for_s=60, topic_id=topic_id, group_id=group_id, sent_to=sent_to, step_s=SLOT_S))
+
+
+def pace_of(series: Sequence[Point]) -> Pace:
+    """The same of a series in steps of SLOT_S."""
+    last = series[-1]
     done = None if last.handled is None else last.handled / SLOT_S
     return Pace(last.sent / SLOT_S, last.pulled / SLOT_S, done)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from django.contrib.auth.views import redirect_to_login
 from django.contrib.sessions.backends.base import UpdateError
@@ -12,6 +13,7 @@ from django.contrib.sessions.middleware import SessionMiddleware
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 
+from metadata.db.clock import one_moment
 from metadata.errors import CatmqError, MetadataUnavailable
 from portal.auth import error_pages, sessions
 
@@ -56,7 +58,8 @@ class SafePages:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """The answer, with its policy."""
-        response = self._get_response(request)
+        with one_moment() if request.method in ("GET", "HEAD") else nullcontext():
+            response = self._get_response(request)
         if response.status_code < 500:  # else the session is perhaps not to be had, either
             sessions.prolong(request)
         response.setdefault("Content-Security-Policy", POLICY)

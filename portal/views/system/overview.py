@@ -27,6 +27,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     known = overview_lists.overview(actor=actor(request))
     span = charts.span(request)
     points = metrics_history.points(for_s=span.for_s)
+    now = metrics_history.pace_of(points) if span.for_s <= metrics_history.LIVE_S else metrics_history.pace()
     marks = chart_marks.marks(for_s=span.for_s, actor=actor(request))
     found = problems(known, actor(request))
     return pages.show(
@@ -38,7 +39,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         problems=found,
         verdict=min((one.tone for one in found), default="ok"),
         quiet=_quiet(known),
-        tiles=_tiles(known, metrics_history.pace(), actor(request), may(request, "admin")),
+        tiles=_tiles(known, now, actor(request), may(request, "admin")),
         rates=charts.rates(points, marks),
         lags=charts.lags(points, marks),
         spans=charts.spans(span),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.test import Client
 
 from metadata.cache import snapshot
+from metadata.db import clock
 from metadata.db.clock import database_now
 from metadata.models import AuditLog
 from tests.support import rows
@@ -103,3 +104,21 @@ def test_a_time_of_a_page_is_exact_without_script(ada: Client) -> None:
     page = text(ada.get("/groups/billing"))
     assert re.search(r'<time datetime="20[^"]+\+00:00" class="nowrap">20[0-9-]+ [0-9:]+ UTC</time>', page)
     assert re.search(r'data-now="\d{13}"', page)
+
+
+def test_a_page_asks_for_the_time_once(ada: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is changed by a form is stamped with times of its own."""
+    asked: list[tuple[str, datetime]] = []
+    ask = clock.server_and_now
+
+    def counted() -> tuple[str, datetime]:
+        asked.append(ask())
+        return asked[-1]
+
+    monkeypatch.setattr(clock, "server_and_now", counted)
+    assert ada.get("/").status_code == 200 and len(asked) == 1
+    assert ada.post("/groups/billing/stop", {}).status_code == 200 and len(asked) > 2
+    asked.clear()
+    with clock.one_moment():
+        assert clock.database_now() is clock.database_now()
+    assert clock.database_now() is not clock.database_now() and len(asked) == 3
