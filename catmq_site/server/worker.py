@@ -54,7 +54,9 @@ TRUSTED = addresses.networks(config.trusted_proxies)
 class Connection:
     """A client's connection; `crowd` is where it waits, None while a thread has it."""
 
-    __slots__ = ("address", "client", "crowd", "drained", "incoming", "server", "sock")
+    __slots__ = (
+        "address", "client", "crowd", "drained", "incoming", "is_prompt", "left_at", "server", "sock",
+    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, client: Any, server: Any) -> None:
         sock.setblocking(False)
@@ -63,6 +65,8 @@ class Connection:
         self.address = "" if addresses.is_within(peer, TRUSTED) else peer
         self.incoming = Incoming()
         self.crowd: Crowd[Connection] | None = None
+        self.is_prompt = True  # its last request came soon after the answer before
+        self.left_at = 0.0  # time.monotonic() at which a thread gave it back
         self.drained = 0
 
     def hears(self) -> bool:
@@ -75,12 +79,22 @@ class Connection:
         return self.incoming.is_whole()
 
     def asks_again(self) -> bool:
-        """Return True if the next request comes at once; then it needs no way over the loop."""
+        """Return True if the next request comes at once; then it needs no way over the loop.
+
+        The thread waits a moment for it, but not for a client that let the last such moment pass.
+        """
         if self.incoming.is_whole():
             return True
         waiting = select.poll()
         waiting.register(self.sock, select.POLLIN)
-        return bool(waiting.poll(NEXT_MS)) and self.hears()
+        self.is_prompt = bool(waiting.poll(NEXT_MS if self.is_prompt else 0))
+        self.left_at = time.monotonic()
+        return self.is_prompt and self.hears()
+
+    def leaves(self) -> None:
+        """Let a thread have it, whose request is whole."""
+        self.crowd = None
+        self.is_prompt = time.monotonic() - self.left_at < NEXT_MS / 1000
 
 
 class Log(glogging.Logger):  # type: ignore[misc]
@@ -228,7 +242,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if not whole:
             self.wait_on(connection, crowd)
         elif crowd.remove(connection):
-            connection.crowd = None
+            connection.leaves()
             self.tpool.submit(self.serve, connection)
 
     def wait_on(self, connection: Connection, crowd: Crowd[Connection]) -> None:
