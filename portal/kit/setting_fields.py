@@ -11,7 +11,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.cache import snapshot
-from metadata.rules.setting_types import Choice, Flag, Numbers, Setting, Text, Whole
+from metadata.rules.groups.filters import read_headers
+from metadata.rules.setting_types import Choice, Flag, Headers, Numbers, Setting, Text, Whole
 from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
 
@@ -48,6 +49,19 @@ class QueuesField(forms.CharField):
         return sorted({one.id for one in found.values() if one is not None})
 
 
+class HeadersField(forms.CharField):
+    """A header filter, each header on a line. Raises ValidationError."""
+
+    widget = forms.Textarea(attrs={"rows": 3, "placeholder": "region=eu,us"})
+
+    def clean(self, value: Any) -> dict[str, list[str]]:
+        try:
+            return read_headers(super().clean(value))
+        except ValueError as error:
+            words = _("Write each header on a line, as name=value or name=value,value.")
+            raise forms.ValidationError(words) from error
+
+
 def label(one: Setting) -> Words:
     """Return the label of a setting, with its unit."""
     unit = getattr(one.kind, "unit", "")
@@ -79,6 +93,8 @@ def field(one: Setting) -> forms.Field:
         case Numbers():
             made = IdsField if kind.ids else NumbersField
             return made(required=not kind.ids, max_length=1000, **words)
+        case Headers():
+            return HeadersField(required=False, max_length=2 * kind.most, **{**words, "initial": ""})
         case Text():
             widget = forms.Textarea(attrs={"rows": 3}) if kind.lines else None
             return forms.CharField(required=False, max_length=kind.most, widget=widget, **words)

@@ -56,8 +56,8 @@ def test_set_sends_what_was_given_and_nothing_else(argv: list[str], body: dict[s
     [
         (MATCHES, "2 of the last 9 messages would match"),
         ({**MATCHES, "matching": 0}, "none of the last 9 messages would match: they are skipped"),
-        ({"looked_at": 0, "matching": 0, "away": ["n1"]}, "no messages to test the tags with (not counted"),
-        (Forbidden("no right", status=403, code="forbidden"), "match the tags: no right"),
+        ({"looked_at": 0, "matching": 0, "away": ["n1"]}, "no messages to test the filter with (not counted"),
+        (Forbidden("no right", status=403, code="forbidden"), "match the filter: no right"),
     ],
 )
 def test_tags_are_tried_before_they_are_set(
