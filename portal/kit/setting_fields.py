@@ -18,6 +18,7 @@ from portal.kit.tables import Text as Words
 
 F = TypeVar("F", bound=forms.Form)
 SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
+HEADER_LINES = lazy("Write each header on a line, as name=value or name=value,value.")
 
 
 class NumbersField(forms.CharField):
@@ -52,14 +53,13 @@ class QueuesField(forms.CharField):
 class HeadersField(forms.CharField):
     """A header filter, each header on a line. Raises ValidationError."""
 
-    widget = forms.Textarea(attrs={"rows": 3, "placeholder": "region=eu,us"})
+    widget = forms.Textarea(attrs={"rows": 3})
 
     def clean(self, value: Any) -> dict[str, list[str]]:
         try:
             return read_headers(super().clean(value))
         except ValueError as error:
-            words = _("Write each header on a line, as name=value or name=value,value.")
-            raise forms.ValidationError(words) from error
+            raise forms.ValidationError(HEADER_LINES) from error
 
 
 def label(one: Setting) -> Words:
@@ -94,7 +94,10 @@ def field(one: Setting) -> forms.Field:
             made = IdsField if kind.ids else NumbersField
             return made(required=not kind.ids, max_length=1000, **words)
         case Headers():
-            return HeadersField(required=False, max_length=2 * kind.most, **{**words, "initial": ""})
+            told = format_lazy("{} {}", words["help_text"], HEADER_LINES)
+            return HeadersField(
+                required=False, max_length=2 * kind.most, **{**words, "initial": "", "help_text": told}
+            )
         case Text():
             widget = forms.Textarea(attrs={"rows": 3}) if kind.lines else None
             return forms.CharField(required=False, max_length=kind.most, widget=widget, **words)

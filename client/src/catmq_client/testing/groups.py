@@ -170,6 +170,8 @@ class FakeGroup:
 
 
 def told_as(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: told_as(one) for name, one in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
