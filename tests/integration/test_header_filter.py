@@ -210,7 +210,8 @@ def test_a_row_of_the_previous_release_has_no_filter(queue: int) -> None:
     other = Topic.objects.get(name="refunds").pk
     skipped = ("id", "headers", "topic_id")
     columns = [one.column for one in ConsumerGroupTopic._meta.concrete_fields if one.column not in skipped]
-    table, names = ConsumerGroupTopic._meta.db_table, ", ".join(columns)
+    names = ", ".join(map(connection.ops.quote_name, columns))
+    table = ConsumerGroupTopic._meta.db_table
     with connection.cursor() as cursor:
         copied = f"INSERT INTO {table} (topic_id, {names}) SELECT {other:d}, {names} FROM {table}"
         cursor.execute(copied)
