@@ -57,12 +57,21 @@ class TagsQuery(Request, kw_only=True):
     """A tag filter and a header filter, as a subscription has them; `headers` is a JSON object."""
 
     tags: Annotated[str, Meta(max_length=1_000)] = ""
-    headers: Annotated[str, Meta(max_length=20_000)] = ""
+    headers: Annotated[
+        str,
+        Meta(
+            max_length=20_000,
+            description='header filter as JSON, such as {"region": ["eu", "us"]}; empty: all messages',
+        ),
+    ] = ""
 
     def wanted(self) -> dict[str, Any]:
         """Return the filters by name. Raises Invalid."""
         try:
-            return {"tags": self.tags, "headers": json.decode(self.headers or "{}")}
+            return {
+                "tags": self.tags,
+                "headers": json.decode(self.headers or "{}", type=dict[str, list[str]]),
+            }
         except DecodeError as error:
             raise Invalid.field("headers", 'is not a JSON object such as {"region": ["eu", "us"]}') from error
 

@@ -346,7 +346,10 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     retry_delays_s: Sequence[int]
     delay_s: int
     tags: Sequence[str]
-    headers: Mapping[str, Sequence[str]]
+    headers: Annotated[
+        Mapping[str, Sequence[str]],
+        Meta(description="headers that a message has, each with the accepted values"),
+    ]
     breaker_pause_s: int
     trace_percent: int
     handler_timeout_ms: int | UnsetType = UNSET

@@ -115,7 +115,14 @@ def test_a_header_filter_is_tried_on_the_last_messages(broker: Broker, topic: st
         assert found == {"looked_at": 5, "matching": matching, "away": []}
     admin = Admin(HttpTransport(broker.url, api_key=broker.api_key))
     assert admin.tag_matches(topic, headers={"region": ["asia"]})["matching"] == 1
-    for wrong in ("region=eu", "[]", '{"region": "eu"}', '{"region": []}'):
+    for wrong in (
+        "region=eu",
+        "[]",
+        "[" * 9_000,
+        '{"region": ["\\ud800"]}',
+        '{"region": "eu"}',
+        '{"region": []}',
+    ):
         problem(broker.call("GET", path, params={"headers": wrong}), 400, "invalid", "headers")
 
 
