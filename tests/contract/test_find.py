@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
@@ -113,8 +114,8 @@ def test_a_header_filter_is_tried_on_the_last_messages(broker: Broker, topic: st
     for tags, matching in (("", 3), ("new", 2)):
         found = broker.ok("GET", path, params={"headers": '{"region": ["eu", "us"]}', "tags": tags})
         assert found == {"looked_at": 5, "matching": matching, "away": []}
-    admin = Admin(HttpTransport(broker.url, api_key=broker.api_key))
-    assert admin.tag_matches(topic, headers={"region": ["asia"]})["matching"] == 1
+    with closing(HttpTransport(broker.url, api_key=broker.api_key)) as transport:
+        assert Admin(transport).tag_matches(topic, headers={"region": ["asia"]})["matching"] == 1
     for wrong in (
         "region=eu",
         "[]",
