@@ -15,8 +15,8 @@ from inspect import get_annotations
 from typing import Any
 
 Check = Callable[[str], object]  # raises ValueError that says what is wrong
-# What cannot be written as name=value,value on a line: blanks at an end, commas and control characters.
-_UNWRITABLE = re.compile(r"^\s|\s$|[,\x00-\x1f\x7f]")
+# What cannot be written as name=value,value on a line: blanks at an end, commas, line ends.
+_UNWRITABLE = re.compile(r"^\s|\s$|[,\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WRITABLE = "no comma or control character, and no blank at its ends"
 
 

@@ -119,6 +119,7 @@ def test_a_tag_filter_may_be_joined_by_commas(broker: Broker, queue: int) -> Non
         ({"a=b": ["eu"]}, "'a=b' is no name of a header"),
         ({"": ["eu"]}, "'' is no name of a header"),
         ({"region": ["e\nu"]}, "is no value of 'region'"),
+        ({"region": ["e\u2028u"]}, "is no value of 'region'"),
         ({"region": ["x" * 8190]}, "has 8196 bytes; at most 8192 are allowed"),
     ],
 )
