@@ -119,7 +119,7 @@ class Config:
     max_pull_messages: int = 1000  # maximum messages in one answer
     max_pull_bytes: int = 8 << 20  # maximum bodies in one answer, bytes; a larger message is sent alone
     max_wait_ms: int = 30_000  # maximum wait of a pull, ms
-    scan_limit: int = 10_000  # maximum messages that a pull with a tag filter passes over in one queue
+    scan_limit: int = 10_000  # maximum messages that a pull with a filter passes over in one queue
     max_topic_queues: int = 256  # maximum queues of one topic
 
     @property

@@ -4,7 +4,7 @@ It reads once. If there is nothing, and nothing to tell, the thread waits behind
 read from, without a database connection, until a head passes one of them, the group's generation
 moves, the broker is drained or stops, or the time is over; then it reads once more, but only the
 queues with news and those that could not be read before, and answers. It reads again only where it got
-further, behind messages that a tag filter leaves out: whatever else wakes it for nothing cannot make it
+further, behind messages that a filter leaves out: whatever else wakes it for nothing cannot make it
 spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap

@@ -120,7 +120,7 @@ def _acquired(
 
 
 def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
-    """A queue as the client is told it. Delays and tag filters are the broker's work."""
+    """A queue as the client is told it. Delays and filters are the broker's work."""
     known = snapshot.current()
     topic = known.topic(one.topic)
     origin = known.topic(one.origin_topic or one.topic)

@@ -106,7 +106,7 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int) -> PulledQ
         if found.next_offset == first == start:
             _note_empty(name, epoch, start)
         elif found.next_offset > first == max(start, committed) == committed:
-            # A tag filter left all of it out: the client has nothing to commit, so the broker does.
+            # A filter left all of it out: the client has nothing to commit, so the broker does.
             positions.commit(consumer=consumer, offsets=[CommitOffset(queue, epoch, found.next_offset)])
     return found
 

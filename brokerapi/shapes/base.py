@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import DecodeError, Meta, Struct, json
+
+from metadata.errors import Invalid
 
 # Ids, offsets, epochs and generations: what fits a signed BIGINT.
 Id = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -52,9 +54,26 @@ class PlanQuery(Request, kw_only=True):
 
 
 class TagsQuery(Request, kw_only=True):
-    """A tag filter, as a subscription has it."""
+    """A tag filter and a header filter, as a subscription has them; `headers` is a JSON object."""
 
     tags: Annotated[str, Meta(max_length=1_000)] = ""
+    headers: Annotated[
+        str,
+        Meta(
+            max_length=20_000,
+            description='header filter as JSON, such as {"region": ["eu", "us"]}; empty: all messages',
+        ),
+    ] = ""
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the filters by name. Raises Invalid."""
+        try:
+            return {
+                "tags": self.tags,
+                "headers": json.decode(self.headers or "{}", type=dict[str, list[str]]),
+            }
+        except DecodeError as error:
+            raise Invalid.field("headers", 'is not a JSON object such as {"region": ["eu", "us"]}') from error
 
 
 class NewestQuery(Request, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Literal
 from uuid import UUID
@@ -337,8 +337,8 @@ def commit_answer(committed: Sequence[positions.Committed], generation: int) -> 
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
-    The broker itself applies the filter `tags` and the delay. `trace_percent`: share of the messages of which
-    the member reports how it handled them.
+    The broker itself applies the filters `tags` and `headers` and the delay. `trace_percent`: share of the
+    messages of which the member reports how it handled them.
     """
 
     ordered: bool
@@ -346,6 +346,10 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     retry_delays_s: Sequence[int]
     delay_s: int
     tags: Sequence[str]
+    headers: Annotated[
+        Mapping[str, Sequence[str]],
+        Meta(description="headers that a message has, each with the accepted values"),
+    ]
     breaker_pause_s: int
     trace_percent: int
     handler_timeout_ms: int | UnsetType = UNSET
@@ -376,4 +380,5 @@ def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, Deliver
 def _settings(delivery: Delivery) -> DeliverySettings:
     # Heartbeats come by the hundred a second, and most subscriptions are alike.
     found = {name: getattr(delivery, name) for name in DeliverySettings.__struct_fields__}
+    found["headers"] = dict(delivery.headers)
     return DeliverySettings(**{name: value for name, value in found.items() if value is not None})

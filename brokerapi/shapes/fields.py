@@ -74,6 +74,16 @@ class Tags(Text):
         return setting_types.Tags.separator.join(value)
 
 
+class HeaderFilter(serializers.DictField):
+    """A header filter: pairs in the view, an object of lists outside."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(child=texts(), **options)
+
+    def to_representation(self, value: Any) -> dict[str, list[str]]:
+        return {name: list(values) for name, values in value}
+
+
 def texts(**options: Any) -> serializers.ListField:
     """Return a field for a list of strings."""
     return serializers.ListField(child=Text(), **options)
@@ -99,6 +109,8 @@ def _field(one: Setting, **options: Any) -> Any:
             return numbers(**options)
         case setting_types.Tags():
             return Tags(**options)
+        case setting_types.Headers():
+            return HeaderFilter(**options)
     return Text(**options)
 
 

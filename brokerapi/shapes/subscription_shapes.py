@@ -1,4 +1,4 @@
-"""Subscriptions of a group, and tag filters tried on messages."""
+"""Subscriptions of a group, and filters tried on messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SubscriptionAnswer(Answer):
 
 
 class TagMatchesAnswer(Answer):
-    """Result of a tag filter on the last messages of a topic."""
+    """Result of a filter on the last messages of a topic."""
 
     looked_at = Number(help_text="number of messages, the last ones of each queue in equal shares")
     matching = Number(help_text="number of matching messages")

@@ -57,5 +57,5 @@ class Subscription(Endpoint):
 class TagMatches(Endpoint):
     @operation("countTagMatches", tag="topics", query=TagsQuery, answer=TagMatchesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Count the matches of a tag filter in the last 1,000 messages of a topic."""
-        return call.answer(tag_matches(topic=topic, actor=call.actor, **call.named(TagsQuery)))
+        """Count the matches of a tag filter and a header filter in the last 1,000 messages of a topic."""
+        return call.answer(tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).wanted()))

@@ -49,12 +49,12 @@ class Budget:
         self.messages -= len(taken)
         return taken
 
-    def choose(self, queue: int, rows: list[StoredRow], *, tagged: bool) -> tuple[list[StoredRow], int]:
+    def choose(self, queue: int, rows: list[StoredRow], *, filtered: bool) -> tuple[list[StoredRow], int]:
         """The rows that fit, and how many rows lie before the first one that does not.
 
-        With `tagged` those without a body are passed over.
+        With `filtered` those without a body are passed over.
         """
-        if not tagged:
+        if not filtered:
             taken = self._take(queue, rows)
             return taken, len(taken)
         with_body = [(index, row) for index, row in enumerate(rows) if row[ROW_BODY] is not None]

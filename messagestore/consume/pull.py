@@ -14,8 +14,8 @@ Every queue of the answer has a `state`:
 A node that is slow to answer while other nodes are asked, too, is not waited for: its queues are `ok`,
 without messages and without a head.
 
-A group that takes only some tags passes the other messages on the way: the position moves behind up to
-`scan_limit` of them, and an answer without messages may have a higher `next_offset`.
+A group with a filter on tags or headers passes the other messages on the way: the position moves behind up
+to `scan_limit` of them, and an answer without messages may have a higher `next_offset`.
 
 Only durable messages are delivered (durability.py), and the `head` of an answer is the durable one.
 Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
@@ -45,9 +45,10 @@ from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 from metadata.rules.alarm_texts import say
+from metadata.rules.groups.filters import MessageFilter
 
 SLOW_S = 0.1  # how long a node may take to answer where others are asked, too
-_TAGGED_AT_ONCE = 1_000  # rows of a queue with a tag filter that are looked at with one statement
+_FILTERED_AT_ONCE = 1_000  # rows of a queue with a filter that are looked at with one statement
 _HOLE = "hole"  # the first message is missing although the head is above it
 
 _turn = itertools.count()
@@ -179,20 +180,20 @@ class _NodePull:
     ) -> tuple[PulledQueue, dict[int, Position]]:
         """Return the messages of a queue that has durable ones, and the positions of the queues beside it.
 
-        With a tag filter those that carry one of the tags; the position moves behind the others in between.
+        With a filter those that it takes; the position moves behind the others in between.
         """
         durable, group_id = board.known(ask.queue), self._consumer.group_id
-        tags = snapshot.current().tags(group_id, ask.queue)
+        only = snapshot.current().only(group_id, ask.queue)
         youngest_ms = delivery_delay.youngest_ms(session, group_id=group_id, queue=ask.queue)
-        end = min(durable, ask.offset + config.scan_limit) if tags else durable
+        end = min(durable, ask.offset + config.scan_limit) if only else durable
         rows: list[StoredRow] = []
         while True:
             part, others = self._part(
-                session, ask, end, tags=tags, beside=beside if not tags else (), youngest_ms=youngest_ms
+                session, ask, end, only=only, beside=beside if not only else (), youngest_ms=youngest_ms
             )
             if part.state == _HOLE:
                 part = _explained(session, ask, part.head)
-            if not tags:
+            if not only:
                 return part, others
             rows += part.rows
             moved = part.state == "ok" and part.next_offset > ask.offset
@@ -210,14 +211,14 @@ class _NodePull:
         ask: PullQueue,
         end: int,
         *,
-        tags: tuple[str, ...],
+        only: MessageFilter,
         beside: Sequence[int],
         youngest_ms: int | None,
     ) -> tuple[PulledQueue, dict[int, Position]]:
-        """Return what one statement reads: messages below `end`, of those with a tag that is wanted."""
+        """Return what one statement reads: messages below `end`, of those that the filter takes."""
         consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
         available = end - ask.offset
-        wanted = min(available, _TAGGED_AT_ONCE) if tags else budget.rows(ask.queue, available)
+        wanted = min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
         try:
             positions, rows, origins = message_sql.select_owned(
                 session,
@@ -225,7 +226,8 @@ class _NodePull:
                 first=ask.offset,
                 end=ask.offset + wanted,
                 most_bytes=OVERSHOOT * budget.size,
-                tags=tags,
+                only=only,
+                most=budget.rows(ask.queue, available),
                 beside=beside,
                 copies=snapshot.current().holds_failures(ask.queue),
             )
@@ -240,7 +242,7 @@ class _NodePull:
         if not rows:
             return PulledQueue(ask.queue, _HOLE, [], ask.offset, position.head), positions
         count, due_in_ms = delivery_delay.due(rows, youngest_ms=youngest_ms)
-        taken, passed = budget.choose(ask.queue, rows[:count], tagged=bool(tags))
+        taken, passed = budget.choose(ask.queue, rows[:count], filtered=bool(only))
         following = ask.offset + passed
         corruption.delivered(ask.queue, next_offset=following)
         return PulledQueue(

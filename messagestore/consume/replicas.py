@@ -74,19 +74,19 @@ def _read(
         return answer._replace(state="cleaned", low=position.low)
     if ask.offset == head or budget.spent():
         return answer
-    tags = snapshot.current().tags(group_id, ask.queue)
+    only = snapshot.current().only(group_id, ask.queue)
     rows = message_sql.select_rows(
         session,
         queue=ask.queue,
         first=ask.offset,
         end=ask.offset + budget.rows(ask.queue, head - ask.offset),
         most_bytes=OVERSHOOT * budget.size,
-        tags=tags,
+        only=only,
     )
     if count := dense(ask.offset, [row[ROW_OFFSET] for row in rows]):
         youngest_ms = delivery_delay.youngest_ms(session, group_id=group_id, queue=ask.queue)
         count, _ = delivery_delay.due(rows[:count], youngest_ms=youngest_ms)
-        taken, passed = budget.choose(ask.queue, rows[:count], tagged=bool(tags))
+        taken, passed = budget.choose(ask.queue, rows[:count], filtered=bool(only))
         return answer._replace(rows=taken, next_offset=ask.offset + passed)
     gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=position.low, gaps=gaps)

@@ -1,4 +1,4 @@
-"""Tag filters tried on the last messages of a topic, before they are set.
+"""Filters on tags and headers, tried on the last messages of a topic before they are set.
 
 A filter that matches nothing fails nowhere: the position passes every message, and is committed. So who sets
 one sees first what it would have taken lately. It is a sample, read by primary key without bodies: an even
@@ -7,6 +7,7 @@ share of the last messages for each queue. It waits for no barrier as pulls do, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from messagestore import sweeping
@@ -16,6 +17,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.rules.groups.delivery import tags_of
+from metadata.rules.groups.filters import MessageFilter, headers_of
 from metadata.rules.settings import SUBSCRIPTION, checked
 
 MOST = 1_000  # messages that are looked at, of all queues together
@@ -31,23 +33,27 @@ class TagMatches:
     away: tuple[str, ...] = ()
 
 
-def tag_matches(*, topic: str, tags: str, actor: Actor) -> TagMatches:
-    """Count what the filter `tags`, such as `new || paid`, would take of the topic's last messages.
+def tag_matches(
+    *, topic: str, actor: Actor, tags: str = "", headers: Mapping[str, Sequence[str]] | None = None
+) -> TagMatches:
+    """Count what the filters `tags`, such as `new || paid`, and `headers`, such as {"region": ["eu", "us"]},
+    would take together of the topic's last messages.
 
     Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden, NotFound.
     """
     access.require_look(actor, topic, snapshot.origin_of(topic))
-    wanted = tags_of(checked(SUBSCRIPTION, {"tags": tags})["tags"])
+    wanted = checked(SUBSCRIPTION, {"tags": tags, "headers": {} if headers is None else headers})
+    only = MessageFilter(tags_of(wanted["tags"]), headers_of(wanted["headers"]))
     shares = _shares(sorted(snapshot.find_topic(topic).queues))
     counts: list[tuple[int, int]] = []
 
     def count(session: Session, queues: list[int]) -> None:
         mine = {queue: shares[queue] for queue in queues}
-        counts.append(message_sql.count_tagged(session, shares=mine, tags=wanted))
+        counts.append(message_sql.count_matching(session, shares=mine, only=only))
 
-    away = sweeping.ask(sweeping.queues_by_node(shares), count, what="Number of tagged messages")
+    away = sweeping.ask(sweeping.queues_by_node(shares), count, what="Number of matching messages")
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
-    return TagMatches(looked_at, matching if wanted else looked_at, tuple(sorted(away)))
+    return TagMatches(looked_at, matching, tuple(sorted(away)))
 
 
 def _shares(queues: list[int]) -> dict[int, int]:

@@ -1,8 +1,8 @@
 """Messages of leased runs: read, proved to be without a hole, and cut to the size of an answer.
 
 Offsets of a run that are not delivered are told as skipped: its member counts them as finished. What did not
-fit has left the run for another one; what is below the log start offset, in a declared gap, or without a
-wanted tag nobody gets. An offset that is missing without such a reason is a hole: nothing of its run is
+fit has left the run for another one; what is below the log start offset, in a declared gap, or left out by
+a filter nobody gets. An offset that is missing without such a reason is a hole: nothing of its run is
 delivered, and a person must look.
 """
 
@@ -71,7 +71,7 @@ class Delivery:
 
     def _read(self, runs: Sequence[Run]) -> _Read:
         queue, first, end = runs[0].queue, runs[0].first, runs[-1].end
-        tags = snapshot.current().tags(self._group.id, queue)
+        only = snapshot.current().only(self._group.id, queue)
         most_bytes = OVERSHOOT * max(1, self._budget.size)
         span = {"queue": queue, "first": first, "end": end, "most_bytes": most_bytes}
         origins: Sequence[str | None] = ()
@@ -79,7 +79,7 @@ class Delivery:
             if snapshot.current().holds_failures(queue):
                 rows, origins = message_sql.select_copies(session, **span)
             else:
-                rows = message_sql.select_rows(session, **span, tags=tags)
+                rows = message_sql.select_rows(session, **span, only=only)
         weight = sum(len(row[ROW_BODY] or b"") for row in rows)
         upto = rows[-1][ROW_OFFSET] + 1 if weight >= most_bytes else end
         both = zip(rows, origins or [None] * len(rows), strict=True)
@@ -105,7 +105,7 @@ class Delivery:
 
     def _fitting(self, run: Run, rows: list[StoredRow]) -> list[StoredRow]:
         """The first rows that the answer has room for."""
-        return [] if self._budget.spent() else self._budget.choose(run.queue, rows, tagged=False)[0]
+        return [] if self._budget.spent() else self._budget.choose(run.queue, rows, filtered=False)[0]
 
     def _leased(self, run: Run, rows: list[StoredRow], origins: Sequence[str | None]) -> Leased:
         delivered = _bits(run, [row[ROW_OFFSET] for row in rows])

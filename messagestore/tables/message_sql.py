@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict, cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, cast
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
+    ROW_OFFSET,
     NewMessage,
     StoredMessage,
     StoredRow,
     Wanted,
+    headers_of,
     headers_text,
     stored_message,
 )
@@ -21,6 +23,7 @@ from messagestore.tables.running import ids, key_of, message_table, rows_of, ste
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from metadata.errors import TooLarge
 from metadata.grouping import chunks
+from metadata.rules.groups.filters import EVERYTHING, MessageFilter
 
 _OPENING = ("START TRANSACTION", "UPDATE", "SET", "INSERT")  # what `publish_open` consists of
 _AT_ONCE = 100  # queues that are asked in one round trip
@@ -153,11 +156,12 @@ def select_from(
 
 
 def select_rows(
-    session: Session, *, queue: int, first: int, end: int, most_bytes: int, tags: Sequence[str] = ()
+    session: Session, *, queue: int, first: int, end: int, most_bytes: int, only: MessageFilter = EVERYTHING
 ) -> list[StoredRow]:
-    """The same as rows; see select_owned for `tags`."""
-    (result,) = session.run(_select(session, queue, first=first, end=end, tags=tags), fits=until(most_bytes))
-    return _typed(result)
+    """The same as rows; see select_owned for `only`."""
+    select = _select(session, queue, first=first, end=end, only=only)
+    (result,) = session.run(select.step, fits=until(most_bytes))
+    return select.rows(result)
 
 
 def select_copies(
@@ -184,8 +188,8 @@ def search_from(
     return [stored_message(queue, row) for row in _typed(result)]
 
 
-def count_tagged(session: Session, *, shares: Mapping[int, int], tags: Sequence[str]) -> tuple[int, int]:
-    """Count the last messages of some queues: those that are there, and those with one of the tags.
+def count_matching(session: Session, *, shares: Mapping[int, int], only: MessageFilter) -> tuple[int, int]:
+    """Count the last messages of some queues: those that are there, and those that a filter takes.
 
     `shares`: {queue: how many of its last ones are looked at}. Declared gaps and what retention took are
     passed over; a queue without a head row has none.
@@ -194,14 +198,13 @@ def count_tagged(session: Session, *, shares: Mapping[int, int], tags: Sequence[
     for queues in chunks(list(shares), _AT_ONCE):
         heads = session.run(*(step(session, "select_head", queue=queue) for queue in queues))
         known = [(queue, row) for queue, result in zip(queues, heads, strict=True) for row in result.rows]
-        wanted = {"tags": texts(session, tags) or "NULL"}
-        counts = [
-            step(session, "count_tagged", **_range(queue, row), most=shares[queue], **wanted)
+        latest = [
+            step(session, "select_latest_headers", **_range(queue, row), most=shares[queue])
             for queue, row in known
         ]
-        for result in session.run(*counts) if counts else ():
-            looked_at += int(result.rows[0][0])
-            matching += int(result.rows[0][1])
+        for result in session.run(*latest) if latest else ():
+            looked_at += len(result.rows)
+            matching += sum(only.takes(tag, headers_of(headers)) for tag, headers in result.rows)
     return looked_at, matching
 
 
@@ -217,29 +220,31 @@ def select_owned(
     first: int,
     end: int,
     most_bytes: int,
-    tags: Sequence[str] = (),
+    only: MessageFilter = EVERYTHING,
+    most: int | None = None,
     beside: Sequence[int] = (),
     copies: bool = False,
 ) -> tuple[dict[int, Position], list[StoredRow], Sequence[str | None]]:
     """A reader's position, then the rows, in one round trip: rows never older than the head.
 
     The positions, {queue: position}, are those of the reader's queue and of the queues `beside` it.
-    With `tags`, rows that carry none of them come without headers and body (None). With `copies`, of a
-    failure topic's queue, the last are the origins of the rows, and `tags` are not looked at.
+    Rows of messages that `only` leaves out come without headers and body (None). A filter on headers takes
+    one more statement and at most `most` messages: rows end before the next one. With `copies`, of a failure
+    topic's queue, the last are the origins of the rows, and `only` is not looked at.
     """
     if copies:
         span = {"first_offset": first, "end_offset": end}
-        select = step(session, "select_copies", table=message_table(reader.queue), **span)
+        select = _Select(step(session, "select_copies", table=message_table(reader.queue), **span))
     else:
-        select = _select(session, reader.queue, first=first, end=end, tags=tags)
+        select = _select(session, reader.queue, first=first, end=end, only=only, most=most)
     positions, messages = session.run(
         step(session, "select_positions", **key_of(reader), queues=ids([reader.queue, *beside])),
-        select,
+        select.step,
         fits=until(most_bytes),
     )
     found = {row[0]: Position(*row) for row in positions.rows}
     if not copies:
-        return found, _typed(messages), ()
+        return found, select.rows(messages), ()
     return found, *_split(messages)
 
 
@@ -253,11 +258,32 @@ def _typed(result: Result) -> list[StoredRow]:
     return cast("list[StoredRow]", result.rows)
 
 
-def _select(session: Session, queue: int, *, first: int, end: int, tags: Sequence[str]) -> Step:
-    values = {"table": message_table(queue), "first_offset": first, "end_offset": end}
-    if tags:
-        return step(session, "select_tagged_messages", **values, tags=texts(session, tags))
-    return step(session, "select_messages", **values)
+class _Select(NamedTuple):
+    """A statement for messages; `seen`: the offsets that a filter on headers has looked at, None without."""
+
+    step: Step
+    seen: Collection[int] | None = None
+
+    def rows(self, result: Result) -> list[StoredRow]:
+        """The rows that were found; on a replica more may have arrived since the look at the headers."""
+        found = _typed(result)
+        return found if self.seen is None else [row for row in found if row[ROW_OFFSET] in self.seen]
+
+
+def _select(
+    session: Session, queue: int, *, first: int, end: int, only: MessageFilter, most: int | None = None
+) -> _Select:
+    values: dict[str, object] = {"table": message_table(queue), "first_offset": first, "end_offset": end}
+    if only.headers:
+        looked = rows_of(session, "select_headers", **values)
+        taken = [offset for offset, tag, headers in looked if only.takes(tag, headers_of(headers))]
+        if most is not None and len(taken) > most:
+            values["end_offset"] = taken[most]
+        chosen = step(session, "select_chosen_messages", **values, offsets=ids(taken[:most]) or "NULL")
+        return _Select(chosen, {row[0] for row in looked})
+    if only.tags:
+        return _Select(step(session, "select_tagged_messages", **values, tags=texts(session, only.tags)))
+    return _Select(step(session, "select_messages", **values))
 
 
 def stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from metadata.grouping import grouped
 from metadata.rules.groups.delivery import Delivery
+from metadata.rules.groups.filters import EVERYTHING, MessageFilter
 from metadata.rules.rates import UNLIMITED, Rates
 from metadata.rules.topics.routing_rules import queue_for_key
 
@@ -205,10 +206,10 @@ class Snapshot(Content):
         mine = [self.queues[one] for one in of.queues if one in self.queues] if of is not None else []
         return next((one for one in mine if str(one.number) == number), None)
 
-    def tags(self, group_id: int, queue: int) -> tuple[str, ...]:
-        """The tags that a group takes of a queue's messages; none: all."""
+    def only(self, group_id: int, queue: int) -> MessageFilter:
+        """The messages of a queue that a group takes."""
         info = self.queues.get(queue)
-        return self.delivery(group_id, info.topic_id).tags if info is not None else ()
+        return self.delivery(group_id, info.topic_id).only if info is not None else EVERYTHING
 
     def delay_s(self, group_id: int, queue: int) -> int:
         """Delay in seconds after a message of a queue was stored until a group gets it."""

@@ -8,6 +8,7 @@ from django.db.models import F, Q
 from metadata.models.fields import OwnedModel, one_of
 from metadata.models.topics import Topic
 from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, tags_of
+from metadata.rules.groups.filters import headers_of
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import DELIVERY
 
@@ -103,6 +104,7 @@ class ConsumerGroupTopic(models.Model):
     dead_days = models.PositiveIntegerField(default=30)
     delay_s = models.PositiveIntegerField(default=0)
     tags = models.CharField(max_length=1000, blank=True)
+    headers = models.JSONField(default=dict, db_default={}, blank=True)  # {name: the values that are taken}
     handler_timeout_ms = models.PositiveIntegerField(null=True, blank=True)
     breaker_failures = models.PositiveIntegerField(null=True, blank=True)
     breaker_pause_s = models.PositiveIntegerField(default=30)
@@ -134,4 +136,5 @@ class ConsumerGroupTopic(models.Model):
         """Its settings of how messages come."""
         found = read_settings(DELIVERY, self)
         found["retry_delays_s"], found["tags"] = tuple(self.retry_delays_s), tags_of(self.tags)
+        found["headers"] = headers_of(self.headers)
         return Delivery(**found)

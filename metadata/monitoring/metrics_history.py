@@ -1,7 +1,7 @@
 """Series: how much went through each topic and group, minute by minute, and how far groups were behind.
 
 What a group *pulled* was sent to its members, perhaps twice; what it *handled* is what their commits moved
-its positions past: with what they handed over as failed and what a tag filter left out, without what a
+its positions past: with what they handed over as failed and what a filter left out, without what a
 reset, a declared gap or retention skipped.
 
 Every process counts in memory; a loop of each worker adds what it counted to the rows of the current minute

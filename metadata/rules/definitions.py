@@ -17,7 +17,7 @@ from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules.groups.delivery import tags_of
-from metadata.rules.setting_types import Choice, Kind, Setting, Tags, Text, Whole
+from metadata.rules.setting_types import Choice, Headers, Kind, Setting, Tags, Text, Whole
 from metadata.rules.settings import DELIVERY, GROUP, TOPIC, checked
 from metadata.rules.topics.names import check_name
 
@@ -184,4 +184,6 @@ def same(setting: Setting | None, one: Any, other: Any) -> bool:
     """Return True if two written values mean the same."""
     if setting is not None and isinstance(setting.kind, Tags):
         return tags_of(one) == tags_of(other)
+    if setting is not None and isinstance(setting.kind, Headers):
+        return {name: {*one[name]} for name in one} == {name: {*other[name]} for name in other}
     return bool(one == other)

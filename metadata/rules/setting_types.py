@@ -8,12 +8,16 @@ are made from that.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import get_annotations
 from typing import Any
 
 Check = Callable[[str], object]  # raises ValueError that says what is wrong
+# What cannot be written as name=value,value on a line: blanks at an end, commas, line ends.
+_UNWRITABLE = re.compile(r"^\s|\s$|[,\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_WRITABLE = "no comma or control character, and no blank at its ends"
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,48 @@ class Tags(Text):
 
     def written(self, value: Iterable[str]) -> str:
         return self.separator.join(value)
+
+
+@dataclass(frozen=True)
+class Headers(Kind):
+    """A header filter: pairs of a name and its values, written as an object of lists.
+
+    `most`: bytes of all names and values together.
+    """
+
+    most: int
+    names: int
+    values: int
+
+    def problem(self, value: Any) -> str | None:
+        if not isinstance(value, Mapping):
+            return "must be an object of names, each with a list of values"
+        if len(value) > self.names:
+            return f"has {len(value)} names; at most {self.names} are allowed"
+        found = (self._of_one(name, values) for name, values in value.items())
+        if wrong := next(filter(None, found), None):
+            return wrong
+        texts = [text for name, values in value.items() for text in (name, *values)]
+        size = sum(len(text.encode(errors="replace")) for text in texts)
+        return None if size <= self.most else f"has {size} bytes; at most {self.most} are allowed"
+
+    def _of_one(self, name: Any, values: Any) -> str | None:
+        if not isinstance(name, str) or not name or "=" in name or _UNWRITABLE.search(name):
+            return f"{str(name)[:50]!r} is no name of a header: it has no equals sign, and {_WRITABLE}"
+        if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+            return f"{name[:50]!r} must have a list of texts"
+        if not 0 < len(values) <= self.values:
+            return f"{name[:50]!r} has {len(values)} values; 1 to {self.values} are allowed"
+        if not all(values):
+            return f"a value of {name[:50]!r} is missing beside = or a comma"
+        odd = next((one for one in values if _UNWRITABLE.search(one)), None)
+        return None if odd is None else f"{odd[:50]!r} is no value of {name[:50]!r}: it has {_WRITABLE}"
+
+    def range(self) -> str:
+        return f"at most {self.names} names with 1 to {self.values} values each, {self.most} bytes in all"
+
+    def written(self, value: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
+        return {name: list(values) for name, values in value}
 
 
 @dataclass(frozen=True)

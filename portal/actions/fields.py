@@ -9,6 +9,7 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
+from metadata.rules.groups.filters import header_lines
 from portal.actions.action import Preview
 from portal.kit.tables import Column, Columns, Empty, code, plain, text
 from portal.templatetags.shapes import DASH
@@ -53,9 +54,11 @@ def shown(value: Any) -> Any:
     """A setting as a page shows it."""
     if isinstance(value, bool):
         return _("yes") if value else _("no")
-    return written(value) if value not in (None, "", []) else DASH
+    return written(value) if value not in (None, "", [], {}) else DASH
 
 
 def written(value: Any) -> Any:
-    """A setting as it is typed: a list with commas."""
+    """A setting as it is typed: a list with commas, a header filter with a line for each header."""
+    if isinstance(value, dict):
+        return header_lines(value)
     return ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -11,12 +11,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.cache import snapshot
-from metadata.rules.setting_types import Choice, Flag, Numbers, Setting, Text, Whole
+from metadata.rules.groups.filters import read_headers
+from metadata.rules.setting_types import Choice, Flag, Headers, Numbers, Setting, Text, Whole
 from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
 
 F = TypeVar("F", bound=forms.Form)
 SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
+HEADER_LINES = lazy("Write each header on a line, as name=value or name=value,value.")
 
 
 class NumbersField(forms.CharField):
@@ -46,6 +48,18 @@ class QueuesField(forms.CharField):
             words = _("There is no queue %s. Name queues as on the pages, such as orders/3.")
             raise forms.ValidationError(words % ", ".join(gone))
         return sorted({one.id for one in found.values() if one is not None})
+
+
+class HeadersField(forms.CharField):
+    """A header filter, each header on a line. Raises ValidationError."""
+
+    widget = forms.Textarea(attrs={"rows": 3})
+
+    def clean(self, value: Any) -> dict[str, list[str]]:
+        try:
+            return read_headers(super().clean(value))
+        except ValueError as error:
+            raise forms.ValidationError(HEADER_LINES) from error
 
 
 def label(one: Setting) -> Words:
@@ -79,6 +93,11 @@ def field(one: Setting) -> forms.Field:
         case Numbers():
             made = IdsField if kind.ids else NumbersField
             return made(required=not kind.ids, max_length=1000, **words)
+        case Headers():
+            told = format_lazy("{} {}", words["help_text"], HEADER_LINES)
+            return HeadersField(
+                required=False, max_length=2 * kind.most, **{**words, "initial": "", "help_text": told}
+            )
         case Text():
             widget = forms.Textarea(attrs={"rows": 3}) if kind.lines else None
             return forms.CharField(required=False, max_length=kind.most, widget=widget, **words)

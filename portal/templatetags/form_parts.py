@@ -15,7 +15,10 @@ SECTIONS: tuple[tuple[Text, tuple[str, ...]], ...] = (  # of forms; a setting is
         lazy("Sending"),
         ("state", "read_only", "keyed", "on_unknown", "max_messages_per_s", "max_bytes_per_s"),
     ),
-    (lazy("Reading"), ("stopped", "stopped_queues", "tags", "delay_s", "ordered", "trace_percent")),
+    (
+        lazy("Reading"),
+        ("stopped", "stopped_queues", "tags", "headers", "delay_s", "ordered", "trace_percent"),
+    ),
     (lazy("Failures"), ("retries", "retry_delays_s", "dead_days", "breaker_failures", "breaker_pause_s")),
     (
         lazy("Clients"),

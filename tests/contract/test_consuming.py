@@ -107,6 +107,53 @@ def test_a_tag_filter_may_be_joined_by_commas(broker: Broker, queue: int) -> Non
     assert [message["body"] for message in pulled["messages"]] == ["new", "it's paid"]
 
 
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({str(n): ["a"] for n in range(9)}, "has 9 names; at most 8 are allowed"),
+        ({"region": [str(n) for n in range(33)]}, "'region' has 33 values; 1 to 32 are allowed"),
+        ({"region": []}, "'region' has 0 values"),
+        ({"region": ["eu", ""]}, "a value of 'region' is missing"),
+        ({"region": ["eu,us"]}, "'eu,us' is no value of 'region': it has no comma"),
+        ({"region": [" eu"]}, "no blank at its ends"),
+        ({"a=b": ["eu"]}, "'a=b' is no name of a header"),
+        ({"": ["eu"]}, "'' is no name of a header"),
+        ({"region": ["e\nu"]}, "is no value of 'region'"),
+        ({"region": ["e\u2028u"]}, "is no value of 'region'"),
+        ({"region": ["x" * 8190]}, "has 8196 bytes; at most 8192 are allowed"),
+    ],
+)
+def test_a_header_filter_that_cannot_be_meant_is_refused(
+    broker: Broker, queue: int, headers: dict[str, Any], said: str
+) -> None:
+    reader(broker)
+    path = "/groups/readers/subscriptions/single"
+    told = problem(broker.call("PATCH", path, {"headers": headers}), 400, "invalid", "headers")
+    assert said in told["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("headers", [None, "region=eu", ["eu"], {"region": "eu"}, {"region": [1]}])
+def test_a_header_filter_of_another_type_is_refused(broker: Broker, queue: int, headers: Any) -> None:
+    reader(broker)
+    told = broker.call("PATCH", "/groups/readers/subscriptions/single", {"headers": headers})
+    assert problem(told, 400, "invalid")["errors"][0]["field"].partition(".")[0] == "headers"
+
+
+def test_a_header_filter_is_set_told_and_at_work(broker: Broker, queue: int) -> None:
+    member = reader(broker)
+    path, wanted = "/groups/readers/subscriptions/single", {"region": ["eu", "it's"], "kind": ["order"]}
+    assert broker.ok("GET", path)["headers"] == {}
+    assert broker.ok("PATCH", path, {"headers": wanted})["headers"] == wanted
+    kinds = ({"region": "eu"}, {"region": "it's", "kind": "order"}, {"region": "us", "kind": "order"}, None)
+    messages = [{"body": str(n), "headers": headers} for n, headers in enumerate(kinds)]
+    broker.ok("POST", "/topics/single/messages", {"messages": messages})
+    snapshot.refresh()
+    assert member.heartbeat()["subscriptions"]["single"]["headers"] == wanted
+    (pulled,) = member.pull(member.position(queue, 0))["queues"]
+    assert ([one["body"] for one in pulled["messages"]], pulled["next_offset"]) == (["1"], 4)
+    assert broker.ok("PATCH", path, {"headers": {}})["headers"] == {}
+
+
 @pytest.mark.parametrize("call", ["heartbeat", "acquire", "pull", "commit"])
 def test_a_consumer_id_of_nobody_is_not_found(broker: Broker, queue: int, call: str) -> None:
     member = reader(broker)

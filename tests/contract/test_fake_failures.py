@@ -17,6 +17,8 @@ from tests.support.broker import Broker
 
 Configure = Callable[[dict[str, Any]], object]
 SEND = ("old", "new", "old", "new", "old")
+REGIONS = ({"region": "eu"}, {"region": "us"}, None, {"region": "asia"}, {"region": "us", "kind": "order"})
+MESSAGES = {"messages": [{"body": t, "tag": t, "headers": h} for t, h in zip(SEND, REGIONS, strict=True)]}
 
 
 class Story:
@@ -46,7 +48,11 @@ class Story:
         self._set({"tags": "new || paid"})
         for offset in (0, 2, 4):
             self._pull(offset)
-        self._set({"tags": "", "threads": None, "ordered": False})
+        self._set({"headers": {"region": ["eu", "us"]}})
+        self._pull(0)
+        self._set({"tags": "", "headers": {"region": ["eu", "us"], "kind": ["order"]}})
+        self._pull(0)
+        self._set({"headers": {}, "threads": None, "ordered": False})
         self._pull(3)
         return self.told
 
@@ -90,8 +96,7 @@ class Story:
 @pytest.fixture
 def real(failure_node: str, broker: Broker) -> list[Any]:
     made = broker.ok("POST", "/topics", {"name": "orders", "queues": 1})
-    messages = [{"body": tag, "tag": tag} for tag in SEND]
-    broker.ok("POST", "/topics/orders/messages", {"messages": messages})
+    broker.ok("POST", "/topics/orders/messages", MESSAGES)
 
     def configure(settings: dict[str, Any]) -> None:
         broker.ok("PATCH", "/groups/g/subscriptions/orders", settings)
@@ -108,9 +113,7 @@ def real(failure_node: str, broker: Broker) -> list[Any]:
 def fake() -> list[Any]:
     broker = FakeBroker()
     (queue,) = broker.create_topic("orders", queues=1).queues
-    broker.request(
-        "POST", "/api/v1/topics/orders/messages", body={"messages": [{"body": t, "tag": t} for t in SEND]}
-    )
+    broker.request("POST", "/api/v1/topics/orders/messages", body=MESSAGES)
 
     def configure(settings: dict[str, Any]) -> None:
         tags = (

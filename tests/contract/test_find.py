@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
 from catmq_client import HttpTransport
+from catmq_client.admin.api import Admin
 from catmq_client.cli.main import main
 from tests.support.broker import Broker, problem
 
@@ -100,4 +102,30 @@ def test_a_tag_filter_is_tried_on_the_last_messages(broker: Broker, topic: str) 
         assert found == {"looked_at": 4, "matching": matching, "away": []}
     problem(broker.call("GET", path, params={"tags": "a && b"}), 400, "invalid", "tags")
     problem(broker.call("GET", path, params={"tag": "new"}), 400, "invalid")
+
+
+def test_a_header_filter_is_tried_on_the_last_messages(broker: Broker, topic: str) -> None:
+    kinds = ({"region": "eu"}, {"region": "us"}, {"region": "asia"}, None)
+    messages = [{"body": "", "tag": "new", "headers": headers} for headers in kinds]
+    broker.ok(
+        "POST", f"/topics/{topic}/messages", {"messages": [*messages, {"body": "", "headers": kinds[0]}]}
+    )
+    path = f"/topics/{topic}/tag-matches"
+    for tags, matching in (("", 3), ("new", 2)):
+        found = broker.ok("GET", path, params={"headers": '{"region": ["eu", "us"]}', "tags": tags})
+        assert found == {"looked_at": 5, "matching": matching, "away": []}
+    with closing(HttpTransport(broker.url, api_key=broker.api_key)) as transport:
+        assert Admin(transport).tag_matches(topic, headers={"region": ["asia"]})["matching"] == 1
+    for wrong in (
+        "region=eu",
+        "[]",
+        "[" * 9_000,
+        '{"region": ["\\ud800"]}',
+        '{"region": "eu"}',
+        '{"region": []}',
+    ):
+        problem(broker.call("GET", path, params={"headers": wrong}), 400, "invalid", "headers")
+
+
+def test_a_filter_is_tried_on_a_topic_that_exists(broker: Broker) -> None:
     problem(broker.call("GET", "/topics/nope/tag-matches"), 404, "topic_not_found")

@@ -350,8 +350,11 @@ def test_messages_of_other_clients_come_with_all_they_carry(broker: Broker, grou
     assert (second["body"], second["head"]) == ("/w==", {"catmq-body": "base64"})
 
 
-def test_a_tag_filter_moves_on_although_the_client_gets_nothing(broker: Broker, group: str) -> None:
-    broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "red"})
+@pytest.mark.parametrize("wanted", [{"tags": "red"}, {"headers": {"colour": ["red"]}}])
+def test_a_filter_moves_on_although_the_client_gets_nothing(
+    broker: Broker, group: str, wanted: dict[str, Any]
+) -> None:
+    broker.ok("PATCH", "/groups/readers/subscriptions/single", wanted)
     snapshot.refresh()  # as the loop of a worker would
     messages = [{"body": "x", "tag": "blue"}] * 3
     broker.ok("POST", "/topics/single/messages", {"messages": messages})

@@ -300,7 +300,7 @@ def test_a_failed_message_comes_again_from_the_retry_topic(
 def test_only_wanted_tags_are_delivered_and_the_others_count_as_finished(broker: Broker, queue: int) -> None:
     member = ShareMember.join(broker)
     broker.ok("PATCH", "/groups/mails/subscriptions/single", {"tags": "new"})
-    until(lambda: snapshot.current().tags(snapshot.find_group("mails").id, queue))
+    until(lambda: snapshot.current().only(snapshot.find_group("mails").id, queue))
     send(broker, "a", tag="new")
     send(broker, "b", "c", tag="old")
     send(broker, "d", tag="new")
@@ -308,6 +308,23 @@ def test_only_wanted_tags_are_delivered_and_the_others_count_as_finished(broker:
     assert (bodies([run]), run["skipped"]) == (["a", "d"], [[1, 3]])
     assert member.report(about(run, finished=[[0, 1], [3, 4], [1, 3]])) == ["ok"]
     send(broker, "e", tag="old")
+    assert member.lease() == []
+    until(lambda: committed(member, queue) == 5)
+
+
+def test_only_wanted_headers_are_delivered_and_the_others_count_as_finished(
+    broker: Broker, queue: int
+) -> None:
+    member = ShareMember.join(broker)
+    broker.ok("PATCH", "/groups/mails/subscriptions/single", {"headers": {"region": ["eu", "us"]}})
+    until(lambda: snapshot.current().only(snapshot.find_group("mails").id, queue))
+    send(broker, "a", headers={"region": "eu"})
+    send(broker, "b", "c", headers={"region": "asia"})
+    send(broker, "d", headers={"region": "us"})
+    (run,) = member.lease()
+    assert (bodies([run]), run["skipped"]) == (["a", "d"], [[1, 3]])
+    assert member.report(about(run, finished=[[0, 1], [3, 4], [1, 3]])) == ["ok"]
+    send(broker, "e")
     assert member.lease() == []
     until(lambda: committed(member, queue) == 5)
 

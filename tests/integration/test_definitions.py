@@ -30,7 +30,13 @@ def world() -> Json:
     groups.create(name="billing", settings={"session_timeout_ms": 9_000}, actor=ME)
     groups.create(name="caches", mode="broadcasting", actor=ME)
     groups.create(name="workers", mode="share", settings={"lease_ms": 6_000}, actor=ME)
-    tagged = {"tags": "new || paid", "retry_delays_s": [5, 10], "threads": None, "retries": 3}
+    tagged = {
+        "tags": "new || paid",
+        "headers": {"region": ["eu", "us"]},
+        "retry_delays_s": [5, 10],
+        "threads": None,
+        "retries": 3,
+    }
     subscriptions.create(group="billing", topic="orders", start="latest", settings=tagged, actor=ME)
     subscriptions.create(group="billing", topic="refunds", start="earliest", actor=ME)
     subscriptions.create(group="caches", topic="refunds", start="latest", actor=ME)
@@ -70,6 +76,7 @@ def test_an_import_makes_what_was_exported_and_its_export_is_the_same() -> None:
     assert export(actor=ME) == document
     made = subscription_rows.named(group="billing", topic="orders", actor=ME)
     assert (made.start, made.delivery.tags, made.delivery.retries) == ("latest", ("new", "paid"), 3)
+    assert made.delivery.headers == (("region", ("eu", "us")),)
     assert len(topic_rows.named(name="orders", actor=ME).queues) == 2
     named = AuditLog.objects.filter(verb="create").order_by("-pk").values_list("actor_name", flat=True)
     assert set(named[:8]) == {"test"}
@@ -110,6 +117,7 @@ def test_drained_queues_are_not_exported() -> None:
 def changed(document: Json) -> Json:
     document["topics"][0]["retention_days"] = 9
     document["subscriptions"][0]["tags"] = "new,paid"  # the same filter
+    document["subscriptions"][0]["headers"] = {"region": ["us", "eu"]}  # the same, too
     return document
 
 

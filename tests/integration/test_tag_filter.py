@@ -95,7 +95,7 @@ def test_a_pull_passes_no_more_than_the_scan_limit(
 def test_several_reads_of_a_long_queue_make_one_answer(
     queue: int, member: ConsumerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "_TAGGED_AT_ONCE", 10)
+    monkeypatch.setattr(pull, "_FILTERED_AT_ONCE", 10)
     send(queue, *(["old"] * 12 + ["new"]) * 5, "old")
     assert read(pull_one(member, queue)) == ([12, 25, 38, 51, 64], 66)
     assert read(pull_one(member, queue, max_messages=2)) == ([12, 25], 30), "no further than what was read"

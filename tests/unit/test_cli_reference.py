@@ -45,6 +45,7 @@ SEVERAL_KINDS = {
     "--to": ["POSITION", "TIME", "group|topic"],
     "--mode": ["clustering|broadcasting", "clustering|broadcasting|share"],
     "--topic": ["PATTERN", "TOPIC"],
+    "--header": ["NAME=VALUE", "NAME=VALUE[,VALUE]"],
     "--output": [
         "pretty|table|json|FORMAT",
         "pretty|table|json|body|FORMAT",

@@ -107,6 +107,24 @@ def test_another_tag_filter_holds_for_what_is_held_already(broker: SimulatedBrok
     assert broker.committed("g")[1] == 10
 
 
+def test_another_header_filter_holds_for_what_is_held_already(broker: SimulatedBroker, make: Make) -> None:
+    with Producer(transport=broker) as producer:
+        regions = ["asia", "eu", "us"] * 3
+        producer.send_batch("t", [NewMessage(b"", headers={"region": region}) for region in regions])
+    consumer = make()
+    assert consumer.poll(1, timeout_s=LIMIT_S)[0].headers == {"region": "asia"}
+    wanted = {"region": ("eu", "us")}
+    broker.configure("g", "t", headers={"region": ["eu", "us"]})
+    assert becomes(consumer, lambda: consumer._state.settings["t"].headers == wanted)
+    taken: list[Message] = []
+    while len(taken) < 6:
+        taken += consumer.poll(timeout_s=LIMIT_S)
+    assert [message.headers["region"] for message in taken] == ["eu", "us"] * 3
+    assert consumer.poll(timeout_s=0.0) == []
+    consumer.commit()
+    assert broker.committed("g")[1] == 9
+
+
 def test_what_a_filter_leaves_out_is_committed_although_nothing_comes(
     broker: SimulatedBroker, make: Make
 ) -> None:

@@ -316,6 +316,17 @@ def test_what_the_tag_filter_leaves_out_counts_as_finished(broker: FakeBroker, m
     assert committed(broker) == 6 and not broker.runs("g")
 
 
+def test_what_the_header_filter_leaves_out_counts_as_finished(broker: FakeBroker, make: Make) -> None:
+    broker.configure("g", "t", headers={"region": ["eu"]})
+    with Producer(transport=broker) as producer:
+        for n in range(6):
+            producer.send("t", b"%d" % n, headers={"region": "eu"} if n % 3 == 0 else None)
+    one = make(consumer_timeout_ms=200)
+    assert sorted(numbers([*one])) == [0, 3]
+    one.commit()
+    assert committed(broker) == 6 and not broker.runs("g")
+
+
 def test_topics_come_in_the_order_of_preference(broker: FakeBroker, make: Make) -> None:
     broker.create_topic("low", queues=1)
     broker.subscribe("g", "low")

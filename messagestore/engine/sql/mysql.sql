@@ -166,6 +166,18 @@ SELECT msg_offset, msg_key, tag, IF(tag IN ({tags}), headers, NULL), IF(tag IN (
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
   FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
 
+-- A header filter is tested by the broker: first without bodies, then with those of the messages it takes.
+
+-- name: select_headers
+SELECT msg_offset, tag, headers
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
+-- name: select_chosen_messages
+SELECT msg_offset, msg_key, tag,
+       IF(msg_offset IN ({offsets}), headers, NULL), IF(msg_offset IN ({offsets}), body, NULL), trace_id,
+       CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
+  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset ORDER BY msg_offset
+
 -- name: select_closed_heads
 SELECT queue_id, state FROM queue_head WHERE state <> 'rw'
 
@@ -640,12 +652,11 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id,
    AND (:header_first IS NULL OR INSTR(headers, :header_first) = 1 OR INSTR(headers, :header_later) > 0)
  ORDER BY msg_offset LIMIT :most
 
--- How many of a queue's last messages a tag filter takes (messagestore/inspect/tag_preview.py).
+-- The last messages of a queue without bodies, for a filter that is tried (messagestore/inspect/tag_preview.py).
 
--- name: count_tagged
-SELECT COUNT(*), COALESCE(SUM(tag IN ({tags})), 0)
-  FROM (SELECT tag FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
-         ORDER BY msg_offset DESC LIMIT :most) AS latest
+-- name: select_latest_headers
+SELECT tag, headers FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+ ORDER BY msg_offset DESC LIMIT :most
 
 -- Delayed messages (messagestore/produce/delayed_store.py). In `sent_batch` a batch of them has no queue (0), and its first row
 -- instead of an offset. A queue that is closed or missing makes @q NULL, rows that were not numbered one by one

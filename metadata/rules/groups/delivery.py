@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metadata.rules.setting_types import Flag, Numbers, Tags, Whole, setting
+from metadata.rules.groups.filters import MessageFilter
+from metadata.rules.setting_types import Flag, Headers, Numbers, Tags, Whole, setting
 
 SEPARATOR = "||"  # between the tags of a filter; a comma will do
 # Operators and quotes of other systems' filters, and words that only stand between two tags.
@@ -76,6 +77,12 @@ class Delivery:
         Tags(1000, _check_written, null="all messages"),
         "Tag filter",
         "Deliver only messages with one of these tags, separated by || or commas.",
+    )
+    headers: tuple[tuple[str, tuple[str, ...]], ...] = setting(
+        (),
+        Headers(8192, names=8, values=32, null="all messages"),
+        "Header filter",
+        "Deliver only messages that have each of these headers, with one of its values.",
     )
     delay_s: int = setting(
         0, Whole(0, YEAR_S, "s"), "Delivery delay", "Time between storing a message and delivering it."
@@ -148,6 +155,11 @@ class Delivery:
         "Share of the messages of which is recorded which member handled them, when and for how long. Kept "
         "for 3 days, at most 10,000 attempts of a group; 0: none.",
     )
+
+    @property
+    def only(self) -> MessageFilter:
+        """The messages that are delivered."""
+        return MessageFilter(self.tags, self.headers)
 
 
 def retry_delay_s(delays_s: Sequence[int], attempt: int) -> int:

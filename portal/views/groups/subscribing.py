@@ -94,12 +94,14 @@ class ChangeSubscription(Edit, GroupAction):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """The settings that change; of other tags, how many of the last messages they would take."""
+        """The settings that change; of another filter, how many of the last messages it would take."""
         found = super().preview(fields)
-        tags = self._merge(fields).changed.get("tags")
-        if tags is None:
+        merge = self._merge(fields)
+        if not {"tags", "headers"} & merge.changed.keys():
             return found
-        taken = _taken(tag_matches(topic=self.word("topic"), tags=tags, actor=self.actor))
+        wanted = {**merge.now, **merge.changed}
+        tags, headers = wanted["tags"], wanted["headers"]
+        taken = _taken(tag_matches(topic=self.word("topic"), tags=tags, headers=headers, actor=self.actor))
         return replace(found, effects=[*found.effects, *taken.effects], warnings=taken.warnings)
 
     def save(self, changed: dict[str, Any]) -> None:
@@ -112,13 +114,13 @@ class ChangeSubscription(Edit, GroupAction):
 
 
 def _taken(found: TagMatches) -> Preview:
-    """The figures of a tag filter, in words."""
+    """The figures of a filter, in words."""
     away = ", ".join(found.away)
     if not found.looked_at:
         if away:
             unknown = _("How many messages would match is not known. Nodes that do not answer: %s.")
             return Preview(warnings=[unknown % away])
-        return Preview(effects=[_("The topic has no messages yet, so the tags cannot be tested.")])
+        return Preview(effects=[_("The topic has no messages yet, so the filter cannot be tested.")])
     uncounted = _("Messages of these nodes are not counted, because they do not answer: %s.")
     warnings: list[Text] = [uncounted % away] if away else []
     words = {"looked": count(found.looked_at), "matching": count(found.matching)}

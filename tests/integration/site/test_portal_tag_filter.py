@@ -44,6 +44,33 @@ def test_tags_that_match_nothing_are_warned_of_and_may_be_set_all_the_same(ada: 
     assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.tags == ("nwe",)
 
 
+def test_a_header_filter_is_typed_in_lines_tried_with_the_tags_and_set(ada: Client) -> None:
+    failing.send(b"a", b"b", tag="new", headers={"region": "eu"})
+    failing.send(b"c", tag="old", headers={"region": "us"})
+    failing.send(b"d")
+    seen = filled(ada, URL, headers="region = eu, us\n\nregion=asia\n")
+    assert "Of the last 4 messages 3 would match." in text(seen) and "region=eu,us,asia" in text(seen)
+    assert "2 would match" in text(filled(ada, URL, headers="region=eu,us", tags="new"))
+    assert "was changed" in text(confirm(ada, URL, seen))
+    wanted = (("region", ("eu", "us", "asia")),)
+    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers == wanted
+    assert fields(ada.get(URL))["headers"].strip() == "region=eu,us,asia"
+    assert "Nothing changes." in text(filled(ada, URL))
+    assert "Of the last 4 messages 2 would match." in text(filled(ada, URL, tags="new"))
+    assert "was changed" in text(confirm(ada, URL, filled(ada, URL, headers="")))
+    assert subscription_rows.named(group="billing", topic="orders", actor=ME).delivery.headers == ()
+
+
+def test_a_header_filter_that_is_wrong_is_refused_at_its_field(ada: Client) -> None:
+    for typed, said in (
+        ("region", "Write each header on a line, as name=value or name=value,value."),
+        ("region=eu,,us", "is missing beside = or a comma"),
+        ("=eu", "is no name of a header"),
+    ):
+        seen = filled(ada, URL, headers=typed)
+        assert seen.status_code == 400 and said in text(seen)
+
+
 def test_where_no_node_answers_it_is_not_known_and_says_whose_fault_that_is(ada: Client) -> None:
     failing.send(b"a", tag="new")
     registry.update(name="main", settings={"state": "offline"}, actor=ME)

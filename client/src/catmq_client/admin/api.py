@@ -10,7 +10,8 @@ raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from catmq_client.admin.activity_shapes import TopicProducer, Trace
@@ -147,10 +148,16 @@ class Admin(Calls):
         """Delete a delayed message; 409 `already_delivered` if it is already in its queue."""
         self._call("DELETE", api_path("messages", message_id))
 
-    def tag_matches(self, topic: str, tags: str) -> TagMatches:
-        """Count how many of a topic's last 1,000 messages the filter `tags`, as "new || paid", match."""
+    def tag_matches(
+        self, topic: str, tags: str = "", headers: Mapping[str, Sequence[str]] | None = None
+    ) -> TagMatches:
+        """Count how many of a topic's last 1,000 messages match the filters together.
+
+        `tags` as "new || paid", `headers` as {"region": ["eu", "us"]}.
+        """
         path = path_of("topics", topic=topic) + "/tag-matches"
-        return cast(TagMatches, self._call("GET", path, params={"tags": tags}))
+        filters = {"tags": tags, **({"headers": json.dumps(headers)} if headers else {})}
+        return cast(TagMatches, self._call("GET", path, params=filters))
 
     def traces(self, topic: str, message_id: str) -> list[Trace]:
         """Return who handled a message, when and for how long, as far as it is in the sample of a group."""

@@ -50,7 +50,7 @@ class LayoutChange(TypedDict):
 
 
 class TagMatches(TypedDict):
-    """A tag filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did not answer."""
+    """A filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did not answer."""
 
     looked_at: int
     matching: int

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 MAX_QUEUES = 256  # of a topic
@@ -142,6 +142,33 @@ def header(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise wrong(f"{text!r}: give NAME=VALUE")
     return name, value
+
+
+def accepted(text: str) -> tuple[str, list[str]]:
+    """A header with the values that a filter takes; nothing for an empty text.
+
+    >>> accepted("region=eu,us"), accepted("")
+    (('region', ['eu', 'us']), ('', []))
+    """
+    if not text:
+        return "", []
+    name, equals, values = text.partition("=")
+    if not equals or not name:
+        raise wrong(f"{text!r}: give NAME=VALUE or NAME=VALUE,VALUE")
+    return name, values.split(",")
+
+
+class Collected(argparse.Action):
+    """Options of `accepted` as one object of names and values; an empty one alone makes it empty."""
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None
+    ) -> None:
+        name, some = values
+        found = getattr(namespace, self.dest, {})
+        if name:
+            found = {**found, name: [*found.get(name, ()), *some]}
+        setattr(namespace, self.dest, found)
 
 
 def span(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-from catmq_client.cli.arguments import UNITS, or_none, size, span, whole
+from catmq_client.cli.arguments import UNITS, Collected, accepted, or_none, size, span, whole
 from catmq_client.cli.verbs import Argument, Arguments
 
 # Changed by commands of their own: pause and resume, quota.
@@ -22,6 +22,7 @@ NAMES = {
     "alarm_lag_s": "--alarm-age",
     "max_active_members": "--max-active",
     "fetch_max_wait_ms": "--max-wait",
+    "headers": "--header",
 }
 # Former options of settings, in the setting's own unit.
 FORMER = {"session_timeout_ms": "--session-timeout-ms"}
@@ -42,6 +43,9 @@ def _option(one: dict[str, Any]) -> Argument:
         return Argument(flag, text(one), action=argparse.BooleanOptionalAction)
     if one["kind"] == "choice":
         return Argument(flag, text(one), choices=tuple(one["words"]))
+    if one["kind"] == "headers":
+        told = {"type": accepted, "action": Collected, "dest": one["name"]}
+        return Argument(f"{flag} NAME=VALUE[,VALUE]", f"{text(one)} (repeatable)", **told)
     metavar, kind = _value(one)
     if one["kind"] == "whole" and "null" in one:
         metavar, kind = f"{metavar}|none", or_none(kind)

@@ -284,7 +284,7 @@ class GroupState:
         return self.settings.get(owned.subscription, DEFAULTS)
 
     def configure(self, given: dict[str, Settings]) -> None:
-        """Take over the settings in an answer. What another tag filter brought is fetched anew."""
+        """Take over the settings in an answer. What another filter brought is fetched anew."""
         former = self.settings
         held = {owned.subscription for owned in self.queues.values()}
         given = {topic: former[topic] for topic in held if topic in former} | given
@@ -293,7 +293,7 @@ class GroupState:
         self.settings = given
         self.limits = limits(self.options, given.values())
         for owned in self.queues.values():
-            if owned.topic in former and former[owned.topic].tags != self.settings_of(owned).tags:
+            if owned.topic in former and not former[owned.topic].same_filter(self.settings_of(owned)):
                 self.evict(owned)
         self.on_settings()
         self.on_gain()

@@ -6,7 +6,7 @@ They are the operators' and win over the options of this consumer; what they lea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from catmq_client.options import ConsumerOptions
@@ -22,9 +22,11 @@ class Settings:
     retries: int = 16
     # Pauses before retry 1, 2, …; the last one repeats, s.
     retry_delays_s: tuple[int, ...] = (10, 30, 60, 300, 600, 1_800, 3_600)
-    # A message comes so long after it was stored, s; at work at the broker, as is the filter by tags.
+    # A message comes so long after it was stored, s; at work at the broker, as are the filters.
     delay_s: int = 0
     tags: tuple[str, ...] = ()
+    # Names of headers, each with the values that are taken.
+    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # A handler that takes longer has failed, ms; None: no limit.
     handler_timeout_ms: int | None = None
     # So many failures in a row pause the subscription for breaker_pause_s; None: never.
@@ -45,7 +47,22 @@ class Settings:
         for name in ("retry_delays_s", "tags"):
             if name in known:
                 known[name] = tuple(known[name])
+        known["headers"] = {name: tuple(values) for name, values in known.get("headers", {}).items()}
         return cls(**known)
+
+    def same_filter(self, other: Settings) -> bool:
+        """Return True if both take the same messages."""
+        return (self.tags, self.headers) == (other.tags, other.headers)
+
+    def takes(self, tag: str | None, headers: Mapping[str, str] | None) -> bool:
+        """Return True for a message with one of the tags, and with one of the values of each header.
+
+        >>> Settings(headers={"region": ("eu", "us")}).takes(None, {"region": "us"})
+        True
+        """
+        carried = headers or {}
+        of_headers = all(carried.get(name) in values for name, values in self.headers.items())
+        return of_headers and (not self.tags or tag in self.tags)
 
     def pause_s(self, retry: int) -> float:
         """The pause before the retry with this number, from 1 on.

@@ -53,7 +53,7 @@ class HeldRun(OwnedQueue):
         self.wanted_until: dict[int, float] = {}
         # The application asked for a longer lease.
         self.wants_renewal = False
-        # What needs nobody: finished before, or without a wanted tag.
+        # What needs nobody: finished before, or left out by a filter.
         self.skipped: set[int] = set()
         # Finished, or to be delivered again, of which the broker does not know yet; since when, monotonic.
         self.finished: set[int] = set()

@@ -82,7 +82,8 @@ class FakeBroker:
     def configure(self, group: str, topic: str, **settings: Any) -> None:
         """Change settings of a subscription, as `catmq subscription set` does.
 
-        Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new", "paid").
+        Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new", "paid"),
+        headers={"region": ("eu", "us")}.
         """
         Settings.from_answer(settings)
         self.change(lambda: self.find_group(group).configure(topic, settings))

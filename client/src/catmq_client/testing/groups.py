@@ -159,7 +159,7 @@ class FakeGroup:
         for message in queue.between(offset, queue.head - offset):
             if len(found) >= limit or message.stored_at_ms > ripe_ms:
                 return found, message.offset
-            if not settings.tags or message.tag in settings.tags:
+            if settings.takes(message.tag, message.headers):
                 found.append(message)
         return found, queue.head
 
@@ -170,6 +170,8 @@ class FakeGroup:
 
 
 def told_as(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: told_as(one) for name, one in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catmq_client.errors import Conflict, FieldError, Gone, NotFound
+from catmq_client.reading.subscription_settings import Settings
 from catmq_client.sharing.runs import ranges
 from catmq_client.testing.groups import FakeGroup, Position, new_id
 from catmq_client.testing.topics import FakeClock, FakeQueue
@@ -263,10 +264,10 @@ class FakeShareGroup(FakeGroup):
         return next(unripe, queue.head)
 
     def _keeps(self, run: FakeRun) -> bool:
-        """Finish what the tag filter leaves out; return True if anything is left."""
-        tags = () if run.queue.origin_topic else self.settings(run.queue.topic).tags
+        """Finish what the filter leaves out; return True if anything is left."""
+        settings = Settings() if run.queue.origin_topic else self.settings(run.queue.topic)
         messages = run.queue.between(run.first, run.end - run.first)
-        run.done |= {one.offset for one in messages if tags and one.tag not in tags}
+        run.done |= {one.offset for one in messages if not settings.takes(one.tag, one.headers)}
         return bool(run.left)
 
     def _view(self, run: FakeRun) -> dict[str, Any]:

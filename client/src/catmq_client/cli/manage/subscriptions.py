@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from catmq_client.admin.api import Admin
@@ -13,12 +14,14 @@ from catmq_client.cli.verbs import GROUP, TOPIC, Argument, Noun, detail, setting
 from catmq_client.errors import Forbidden, NotFound, OptionError, Unavailable
 
 SETTINGS = options("subscription")
+FILTERS = ("tags", "headers")
 FACTS: Columns = {
     **fields("group topic stopped"),
     "stopped queues": lambda row: ", ".join(map(str, row["stopped_queues"])),
     **{option.dest.replace("_", " "): option.dest for option in SETTINGS},
     "retry delays s": lambda row: joined(row.get("retry_delays_s")),
     "tags": lambda row: joined(row.get("tags")) or "all",
+    "headers": lambda row: shown(row.get("headers") or {}) or "all",
 }
 
 
@@ -27,35 +30,45 @@ def joined(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
+def shown(headers: Mapping[str, Sequence[str]]) -> str:
+    """Return a header filter as its options are written.
+
+    >>> shown({"region": ["eu", "us"], "kind": ["order"]})
+    'region=eu,us kind=order'
+    """
+    return " ".join(f"{name}={','.join(values)}" for name, values in headers.items())
+
+
 def change(admin: Admin, args: argparse.Namespace, given: dict[str, Any]) -> object:
-    """Change settings; a tag filter is tried first, with --dry-run only that."""
+    """Change settings; a filter is tried first, with --dry-run only that."""
+    filters = {name: value for name, value in given.items() if name in FILTERS}
     if args.dry_run:
-        if list(given) != ["tags"]:
-            raise OptionError("--dry-run works only with --tags")
-        note(taken(admin.tag_matches(args.topic, args.tags)))
+        if filters != given:
+            raise OptionError("--dry-run works only with --tags and --header")
+        note(taken(admin.tag_matches(args.topic, **filters)))
         return False
-    if given.get("tags"):
-        try_tags(admin, args.topic, args.tags)
+    if any(filters.values()):
+        try_filters(admin, args.topic, filters)
     return admin.change_subscription(args.group, args.topic, **given)
 
 
-def try_tags(admin: Admin, topic: str, tags: str) -> None:
-    """Tell what a filter would have taken lately, before it is set; it is set also if nobody can tell."""
+def try_filters(admin: Admin, topic: str, filters: dict[str, Any]) -> None:
+    """Tell what filters would have taken lately, before they are set; without an answer they are set, too."""
     try:
-        note(taken(admin.tag_matches(topic, tags)))
+        note(taken(admin.tag_matches(topic, **filters)))
     except (Forbidden, NotFound, Unavailable) as error:  # no right to browse, an older broker, nodes away
-        note(f"could not count messages that match the tags: {error}")
+        note(f"could not count messages that match the filter: {error}")
 
 
 def taken(found: TagMatches) -> str:
-    """Return the figures of a tag filter as a sentence.
+    """Return the figures of a filter as a sentence.
 
     >>> taken({"looked_at": 9, "matching": 0, "away": []})
     'none of the last 9 messages would match: they are skipped and committed, not delivered'
     """
     away = f" (not counted, because they do not answer: {', '.join(found['away'])})" if found["away"] else ""
     if not found["looked_at"]:
-        return f"no messages to test the tags with{away}"
+        return f"no messages to test the filter with{away}"
     if not found["matching"]:
         passed = "they are skipped and committed, not delivered"
         return f"none of the last {found['looked_at']} messages would match{away}: {passed}"
@@ -79,7 +92,11 @@ NOUN = Noun(
             SETTINGS,
             change,
             label="subscription of {group} to {topic}",
-            flags=(Argument("--dry-run", "only count how many of the last messages --tags would match"),),
+            flags=(
+                Argument(
+                    "--dry-run", "only count how many of the last messages --tags and --header would match"
+                ),
+            ),
         ),
     ),
 )
