@@ -198,7 +198,7 @@ class PauseSettings:
         (),
         Numbers(MAX_ID, ids=True),
         "Paused queues",
-        "Ids of queues that are not delivered, such as 7,8.",
+        "Queues that are not delivered.",
     )
 
 

@@ -151,7 +151,7 @@ class Edit(Action):
 
 def _filled(values: Values, *, seen: Values) -> dict[str, Any]:
     as_read = {name: _plain(value) for name, value in seen.items()}
-    return {**{name: written(value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
+    return {**{name: written(name, value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
 
 
 def _plain(value: Any) -> Any:
@@ -162,9 +162,9 @@ def _plain(value: Any) -> Any:
 def _three(form: type[forms.Form], merge: Merge) -> Table:
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
-        Column(_("When you opened it"), lambda name: code(shown(merge.seen[name]))),
-        Column(_("Now"), lambda name: code(shown(merge.now[name]))),
-        Column(_("After"), lambda name: code(shown(merge.changed.get(name, merge.now[name])))),
+        Column(_("When you opened it"), lambda name: code(shown(name, merge.seen[name]))),
+        Column(_("Now"), lambda name: code(shown(name, merge.now[name]))),
+        Column(_("After"), lambda name: code(shown(name, merge.changed.get(name, merge.now[name])))),
     ]
     names = [name for name in merge.now if name in merge.changed or name in merge.theirs]
     return plain(columns, names, Empty(_("Nothing changes.")))

@@ -18,6 +18,8 @@ from portal.kit.tables import Text as Words
 
 F = TypeVar("F", bound=forms.Form)
 SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
+QUEUE_NAMES = lazy("Names such as orders/3, separated by commas. Empty: none.")
+MOST_NAMES = 50_000  # characters of names of queues
 HEADER_LINES = lazy("Write each header on a line, as name=value or name=value,value.")
 
 
@@ -31,23 +33,29 @@ class NumbersField(forms.CharField):
         return [int(word) for word in found]
 
 
-class IdsField(NumbersField):
-    def clean(self, value: Any) -> list[int]:
-        return sorted(set(super().clean(value)))
-
-
 class QueuesField(forms.CharField):
-    """Queues by the names that pages show, such as orders/3; their ids. Raises ValidationError."""
+    """Queues by the names that pages show, such as orders/3; their ids. Raises ValidationError.
+
+    With `takes_ids` an id will do: a page shows that of a queue that is gone.
+    """
+
+    def __init__(self, *, takes_ids: bool = False, **form: Any) -> None:
+        super().__init__(**form)
+        self._takes_ids = takes_ids
 
     def clean(self, value: Any) -> list[int]:
         names = str(super().clean(value)).replace(",", " ").split()
         known = snapshot.current()
         found = {name: known.queue_called(name) for name in names}
-        gone = [name for name, one in found.items() if one is None]
-        if gone:
+        ids = {name: one.id if one is not None else self._id(name) for name, one in found.items()}
+        if gone := [name for name, one in ids.items() if not one]:
             words = _("There is no queue %s. Name queues as on the pages, such as orders/3.")
             raise forms.ValidationError(words % ", ".join(gone))
-        return sorted({one.id for one in found.values() if one is not None})
+        return sorted(set(ids.values()))
+
+    def _id(self, word: str) -> int:
+        """The id that a word is, 0 for another word."""
+        return int(word) if self._takes_ids and word.isascii() and word.isdigit() and len(word) < 19 else 0
 
 
 class HeadersField(forms.CharField):
@@ -91,8 +99,10 @@ def field(one: Setting) -> forms.Field:
         case Flag():
             return forms.BooleanField(required=False, **words)
         case Numbers():
-            made = IdsField if kind.ids else NumbersField
-            return made(required=not kind.ids, max_length=1000, **words)
+            if not kind.ids:
+                return NumbersField(max_length=1000, **words)
+            words["help_text"] = format_lazy("{} {}", words["help_text"], QUEUE_NAMES)
+            return QueuesField(takes_ids=True, required=False, max_length=MOST_NAMES, **words)
         case Headers():
             told = format_lazy("{} {}", words["help_text"], HEADER_LINES)
             return HeadersField(

@@ -25,7 +25,7 @@ from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.groups import groups, subscription_rows
 from metadata.jobs import reports, runs
-from metadata.models import AuditLog, OffsetMove, Redrive, Report, Topic, TopicProducer
+from metadata.models import AuditLog, ConsumerGroupTopic, OffsetMove, Redrive, Report, Topic, TopicProducer
 from metadata.topics import producers, topic_rows
 from metadata.users import api_keys
 from tests.support import failing, moving, tampering
@@ -288,6 +288,22 @@ def test_only_the_queues_that_are_named_are_reset(queue: int, ada: Client) -> No
     refused = filled(ada, url, topic="", to="latest", queues=f"sales/1 {queue} sales/7 ghost/0")
     assert refused.status_code == 400
     assert f"There is no queue {queue}, sales/7, ghost/0. Name queues as on the pages" in text(refused)
+
+
+def test_queues_are_paused_by_the_names_that_pages_show(queue: int, ada: Client) -> None:
+    """The form shows the id of a queue that is gone, and takes it back."""
+    two_topics()
+    url = "/groups/billing/of/orders"
+    seen = filled(ada, url, stopped_queues="orders/0")
+    assert ">orders/0<" in text(seen)
+    assert "was changed" in text(confirm(ada, url, seen))
+    mine = ConsumerGroupTopic.objects.filter(group__name="billing", topic__name="orders")
+    assert mine.get().stopped_queues == [queue]
+    assert 'value="orders/0"' in text(ada.get(url))
+    mine.update(stopped_queues=[queue, 10**9])
+    assert f'value="orders/0, {10**9}"' in text(ada.get(url))
+    refused = text(filled(ada, url, stopped_queues="orders/7"))
+    assert "There is no queue orders/7." in refused
 
 
 def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client) -> None:
