@@ -118,7 +118,7 @@ def post_worker_init(worker: Any) -> None:
     from messagestore.heads.heads import board
     from metadata.db.contact import contact
 
-    board.share(master.HEADS)
+    board.share(master.HEADS, master.BELLS)
     contact.share(master.CONTACT)
     gc.freeze()
     _loops = maintenance.Loops(maintenance.loops())

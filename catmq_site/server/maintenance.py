@@ -96,7 +96,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Loop("grants", 0.0, node_owners.claim_granted),
         Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
         broker_loop(url),
-        Loop("bell", 0.0, head_watcher.listen),
+        Loop("bell", head_watcher.APART_S, head_watcher.listen, jitter=0.0),
         Each("heads", head_watcher.nodes, heads_loop),
         Loop("metrics", 1.0, metrics.sample),
         Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import uuid
 
-from messagestore.heads import shared_heads
+from messagestore.heads import bells, shared_heads
 from metadata.db import contact
 
 INCARNATION = str(uuid.uuid4())  # of the broker: this life of it
@@ -17,6 +17,7 @@ STOPPING, REGISTERED = 0, 1
 _flags = mmap.mmap(-1, 2)  # one memory for the master and all workers
 CONTACT = mmap.mmap(-1, contact.SIZE)  # likewise, to metadata.db.contact
 HEADS = mmap.mmap(-1, shared_heads.SIZE)  # likewise; workers hand it to messagestore.heads.heads
+BELLS = bells.Bells()  # likewise
 
 
 def stop() -> None:

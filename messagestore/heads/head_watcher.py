@@ -1,7 +1,7 @@
 """The watch over heads: hears of messages that other processes stored, and wakes who waits for them.
 
-Two kinds of loops of every worker. One looks often into the memory that the workers of a broker share,
-where each of them notes what it stored, which costs no query. Only what other brokers stored must be read
+Two kinds of loops of every worker. One is woken by the other workers of the broker, each of which notes what
+it stored in memory that they share, which costs no query. Only what other brokers stored must be read
 from the nodes: there is a loop for each node, so that none waits for another's answer. One worker of a
 broker reads for all, less often, and never spends more than a 25th of its time on a node. It asks only
 nodes somebody waits for.
@@ -30,8 +30,8 @@ from metadata.config import config
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
-EVERY_S = 0.01  # between two looks into the shared memory
-LISTEN_S = 0.25  # of looks in one pass
+APART_S = 0.01  # between two looks into the shared memory, however often a worker is woken
+LISTEN_S = 1.0  # a wake that was lost costs so much
 PACE = 25
 # The quickest of the last ones tells what a look costs the node; the others waited for something else.
 LOOKS = 8
@@ -49,13 +49,9 @@ def nodes() -> list[int]:
 
 
 def listen() -> None:
-    """Look into the shared memory for a while; if nobody waits, a moment's wait for somebody."""
-    if not board.somebody_within(IDLE_S):
-        return
-    until = time.monotonic() + LISTEN_S
-    while time.monotonic() < until:  # a loop's way from pass to pass takes longer than such a look
-        board.listen()
-        time.sleep(EVERY_S)
+    """Wait until another worker raised a head; if nobody waits for one, a moment's wait for somebody."""
+    if board.somebody_within(IDLE_S):
+        board.listen(LISTEN_S)
 
 
 class NodeWatcher:

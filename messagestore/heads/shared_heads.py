@@ -1,9 +1,10 @@
 """Heads that the workers of one broker tell each other, in memory that they share.
 
 The master makes the memory before it forks (catmq_site/server/master.py); a process without one has its own.
-It is a table of 64-bit cells: a bell, then who watches each node and since when, then for each queue its
-durable head and until when somebody waits for it. Cells are read and written one at a time, without a lock:
-a write that is lost leaves a head too low or a wait unseen until the next look, never a head too high.
+It is a table of 64-bit cells: when a head was last raised, then who watches each node and since when, then
+for each queue its durable head and until when somebody waits for it. Cells are read and written one at a
+time, without a lock: a write that is lost leaves a head too low or a wait unseen until the next look, never a
+head too high. Who raised one that somebody waits for rings the others (bells.py).
 What lies beyond the table each worker watches for itself.
 """
 
@@ -33,7 +34,7 @@ class SharedHeads:
         self._cells = memoryview(memory or mmap.mmap(-1, SIZE)).cast("q")
         self._me = os.getpid()
 
-    def bell(self) -> int:
+    def raised_at(self) -> int:
         """A number that changes whenever a head was raised."""
         return self._cells[0]
 
@@ -41,11 +42,13 @@ class SharedHeads:
         """The durable head of a queue as some worker knows it, 0 if none does."""
         return self._cells[_queue(queue)] if queue < QUEUES else 0
 
-    def raise_head(self, queue: int, head: int) -> None:
-        """Tell all workers of a durable head, and ring the bell."""
-        if queue < QUEUES and head > self._cells[_queue(queue)]:
-            self._cells[_queue(queue)] = head
-            self._cells[0] = time.monotonic_ns()
+    def raise_head(self, queue: int, head: int) -> bool:
+        """Tell all workers of a durable head; return True if it is news that some worker waits for."""
+        if queue >= QUEUES or head <= self._cells[_queue(queue)]:
+            return False
+        self._cells[_queue(queue)] = head
+        self._cells[0] = time.monotonic_ns()
+        return self._cells[_queue(queue) + 1] > now_ms()
 
     def want(self, queue: int, until_ms: int) -> None:
         """Say that somebody waits for a queue, until a time of `now_ms`."""
