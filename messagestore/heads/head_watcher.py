@@ -37,7 +37,9 @@ PACE = 25
 LOOKS = 8
 RECENT_S = 5  # a look asks for what was stored to within this time,
 WHOLE_S = 1.0  # and so often for everything
-ALONE_S = 0.2  # where no other broker lives: only a job that writes to nodes itself can have stored anything
+# Where no other broker lives only a job that writes to nodes itself can have stored anything unheard: between
+ALONE_S = 0.5  # two looks, and
+ALONE_PASS_S = 0.25  # between two passes, which show the other workers that this one goes on
 FEW = 10  # where less than such a part of a node's queues is wanted, these are named instead
 RETRY_S = 1.0
 IDLE_S = 1.0
@@ -63,7 +65,7 @@ class NodeWatcher:
         self._node_id = node_id
         self._board = board
         self._is_alone = is_alone
-        self._not_before = 0.0
+        self._read_at = self._not_before = float("-inf")
         self._took: deque[float] = deque(maxlen=LOOKS)
         self._whole_at = float("-inf")  # the last look at everything
         self._told_ms = 0
@@ -83,6 +85,7 @@ class NodeWatcher:
             return
         wanted = self._to_read(mine, leads=leads)
         if not wanted:
+            time.sleep(ALONE_PASS_S if self._is_alone() else 0.0)
             return
         begun = time.monotonic()
         try:
@@ -92,7 +95,7 @@ class NodeWatcher:
             return
         self._failing = False
         self._took.append(took)
-        self._not_before = begun + max(PACE * min(self._took), ALONE_S if self._is_alone() else 0.0)
+        self._read_at, self._not_before = begun, begun + PACE * min(self._took)
 
     def leave(self) -> None:
         """Let another process watch the node for all."""
@@ -123,11 +126,12 @@ class NodeWatcher:
 
     def _may_ask(self) -> bool:
         """Wait until the node may be asked again, but no longer than between two passes; whether it may."""
-        left_s = self._not_before - time.monotonic()
-        if left_s > config.head_interval_ms / 1000:
-            return False
-        time.sleep(max(left_s, 0.0))
-        return True
+        not_before, apart_s = self._not_before, config.head_interval_ms / 1000
+        if self._is_alone():
+            not_before, apart_s = max(not_before, self._read_at + ALONE_S), ALONE_PASS_S
+        left_s = not_before - time.monotonic()
+        time.sleep(max(0.0, min(left_s, apart_s)))
+        return left_s <= apart_s
 
     def _read(self, queues: Set[int]) -> float:
         """Read heads and wait until they are durable; the seconds that the query took."""
