@@ -185,7 +185,7 @@ def changed_groups(before: Snapshot, after: Snapshot) -> set[int]:
 
 
 def heads_loop(node_id: int) -> Loop:
-    watch = head_watcher.NodeWatcher(node_id, is_alone=lambda: discovery.is_alone(config.broker_name))
+    watch = head_watcher.NodeWatcher(node_id, is_alone=is_alone)
     every_s = config.head_interval_ms / 1000
     return Loop(f"heads-{node_id}", every_s, watch.run_once, watch.leave, jitter=0.1)
 
@@ -197,8 +197,14 @@ def circuit_loop(node_id: int) -> Loop:
 
 def delays_loop(node_id: int) -> Loop:
     """Move the due messages of one node; the mover has a lease of its own."""
-    mover = delayed_delivery.DelayedDelivery(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    mover = delayed_delivery.DelayedDelivery(node_id, holder=holder, is_alone=is_alone)
     return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
+
+
+def is_alone() -> bool:
+    """Return True if no other broker lives."""
+    return discovery.is_alone(config.broker_name)
 
 
 def process_name() -> str:

@@ -154,7 +154,7 @@ def test_a_broker_that_is_alone_hears_of_what_a_job_stored_also_after_its_watche
 
 def node_leader(board: HeadBoard, queue: int) -> int:
     """The worker that watches the node of a queue, 0 before the first one does."""
-    return board.shared._cells[1 + 2 * snapshot.find_queue(queue).node_id]
+    return board.shared._cells[1 + 3 * snapshot.find_queue(queue).node_id]
 
 
 def test_a_frozen_node_delays_news_of_no_other_node(
