@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import DateTimeField, Func
@@ -28,26 +28,38 @@ class UtcNow(Func):
         )
 
 
-# In statements of text: loops ask every few moments, and to build a query set costs more than to run it.
+# In statements of text: loops ask every few moments, and to build a query set, or objects, costs more.
 _NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')"}
 _SERVER = {"mysql": "CONCAT_WS(':', @@hostname, @@port, @@server_id)", "sqlite": "'sqlite'"}
 
 
-def database_now() -> datetime:
-    return server_and_now()[1]
-
-
-def server_and_now() -> tuple[str, datetime]:
-    """Return a name that tells this database server from another, and its time.
+class DatabaseState(NamedTuple):
+    """A name that tells a database server from another, its time, and the version of the metadata in it.
 
     The name is host, port and server id: another machine after a failover has another one. A file has none.
+    The version is that of a snapshot: the incarnation of the metadata, and the number of their last change.
+    """
+
+    server: str
+    now: datetime
+    version: tuple[str, int]
+
+
+def database_now() -> datetime:
+    return database_state().now
+
+
+def database_state() -> DatabaseState:
+    """Return the state of the metadata database.
+
     The statement reads a table: a database that still does sums may be unable to read.
     """
-    server = _SERVER[transaction.get_connection().vendor]
-    table = ChangeCounter._meta.db_table
-    row: Any
-    (row,) = ChangeCounter.objects.raw(f"SELECT id, {server} AS server, {now_sql()} AS now FROM {table}")  # noqa: S608
-    return row.server, utc(row.now)
+    connection = transaction.get_connection()
+    server, table = _SERVER[connection.vendor], ChangeCounter._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {server}, {now_sql()}, incarnation, n FROM {table}", [])  # noqa: S608
+        name, now, incarnation, number = cursor.fetchone()
+    return DatabaseState(name, utc(now), (incarnation, number))
 
 
 def now_sql() -> str:

@@ -307,12 +307,13 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
 _guard = OutageGuard()  # of this process
 
 
-def look() -> None:
-    """One look at the database's clock; every process that may ever expire members makes one each pass.
+def look() -> tuple[str, int]:
+    """Look at the database's clock; return the version of the metadata, which comes with it.
 
-    Raises MetadataUnavailable, and then this process expires nobody for a full session timeout.
+    Every process that may ever expire members looks several times a second. Raises MetadataUnavailable, and
+    then this process expires nobody for a full session timeout.
     """
-    _guard.look()
+    return _guard.look().look.version
 
 
 def expire(*, guard: OutageGuard | None = None) -> int:
