@@ -146,8 +146,10 @@ def _seen(group: str, actor: Actor) -> ConsumerGroup:
 def running(limit: int = 100) -> list[RedriveView]:
     """The redrives that are to go on, the oldest first."""
     with reachable():
-        rows = Redrive.objects.filter(state=Redrive.State.RUNNING).select_related("group").order_by("pk")
-        return [_view(row) for row in rows[:limit]]
+        rows = Redrive.objects.filter(state=Redrive.State.RUNNING)
+        if not rows.exists():
+            return []  # nearly always, and a loop asks every second: this costs a third of the rest
+        return [_view(row) for row in rows.select_related("group").order_by("pk")[:limit]]
 
 
 def is_running(redrive: int) -> bool:
