@@ -304,7 +304,10 @@ class _Running:
 
 class Loops:
     def __init__(self, listed: Sequence[Loop | Each]) -> None:
-        self._listed = [self._roster(one) if isinstance(one, Each) else one for one in listed]
+        rosters = [self._roster(one) for one in listed if isinstance(one, Each)]
+        self._listed = [one for one in listed if isinstance(one, Loop)]
+        if rosters:
+            self._listed.append(Loop("rosters", ROSTER_EVERY_S, lambda: [look() for look in rosters]))
         self._guard = threading.Lock()
         self._stopping = False
         self._running: dict[str, _Running] = {}
@@ -344,11 +347,11 @@ class Loops:
         if running is not None:
             running.end()
 
-    def _roster(self, each: Each) -> Loop:
-        """The loop that starts and ends the loops of those who come and go."""
+    def _roster(self, each: Each) -> Callable[[], None]:
+        """A look at those who come and go, which starts and ends their loops."""
         there: dict[int, Loop] = {}
 
-        def run_once() -> None:
+        def look() -> None:
             members = set(each.members())
             for gone in there.keys() - members:
                 self._end(there.pop(gone).name)
@@ -356,4 +359,4 @@ class Loops:
                 there[came] = each.loop(came)
                 self._start(there[came])
 
-        return Loop(each.name, ROSTER_EVERY_S, run_once)
+        return look
