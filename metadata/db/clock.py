@@ -72,6 +72,11 @@ def utc(told: datetime | str) -> datetime:
     return (datetime.fromisoformat(told) if isinstance(told, str) else told).replace(tzinfo=UTC)
 
 
+def as_stored(time: datetime) -> Any:
+    """Return a time as a parameter of a statement of text."""
+    return transaction.get_connection().ops.adapt_datetimefield_value(time)
+
+
 def ms(time: datetime) -> int:
     """Milliseconds since 1970 UTC, as times are written in the API."""
     return round(time.timestamp() * 1000)
