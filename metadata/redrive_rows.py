@@ -13,7 +13,7 @@ from metadata.actors import Actor, job
 from metadata.db import access, audit
 from metadata.db.clock import database_now
 from metadata.db.prune import Rule
-from metadata.db.rows import column, group_by_name, group_named, shown
+from metadata.db.rows import group_by_name, group_named, select, shown
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroup, Redrive
@@ -147,7 +147,7 @@ def _seen(group: str, actor: Actor) -> ConsumerGroup:
 def running(limit: int = 100) -> list[RedriveView]:
     """The redrives that are to go on, the oldest first."""
     with reachable():
-        if not column(_ANY, [Redrive.State.RUNNING]):
+        if not select(_ANY, [Redrive.State.RUNNING]):
             return []  # nearly always, and a loop asks every second
         rows = Redrive.objects.filter(state=Redrive.State.RUNNING).select_related("group").order_by("pk")
         return [_view(row) for row in rows[:limit]]

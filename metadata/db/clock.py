@@ -30,6 +30,10 @@ class UtcNow(Func):
 
 # In statements of text: loops ask every few moments, and to build a query set, or objects, costs more.
 _NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')"}
+_LATER = {
+    "mysql": "UTC_TIMESTAMP(6) + INTERVAL %s SECOND",
+    "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW', %s || ' seconds')",
+}
 _SERVER = {"mysql": "CONCAT_WS(':', @@hostname, @@port, @@server_id)", "sqlite": "'sqlite'"}
 
 
@@ -60,6 +64,11 @@ def database_state() -> DatabaseState:
         cursor.execute(f"SELECT {server}, {now_sql()}, incarnation, n FROM {table}", [])  # noqa: S608
         name, now, incarnation, number = cursor.fetchone()
     return DatabaseState(name, utc(now), (incarnation, number))
+
+
+def later_sql() -> str:
+    """Return the expression of the time so many seconds from now, which are a parameter."""
+    return _LATER[transaction.get_connection().vendor]
 
 
 def now_sql() -> str:

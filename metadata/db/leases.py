@@ -12,7 +12,8 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from metadata.db.clock import UtcNow, database_now, now_sql, utc
+from metadata.db.clock import database_now, later_sql, now_sql, utc
+from metadata.db.rows import update
 from metadata.db.transactions import reachable, transactional
 from metadata.limits.lease_ends import LeaseEnds
 from metadata.models import Lease
@@ -83,8 +84,9 @@ def acquire(*, name: str, holder: str, ttl_s: float) -> bool:
 def renew(*, name: str, holder: str, ttl_s: float) -> bool:
     """Move the end of a lease, in one statement; return False if the holder has it no more."""
     with reachable():
-        mine = Lease.objects.filter(pk=name, holder=holder, expires_at__gt=UtcNow())
-        return mine.update(expires_at=UtcNow() + timedelta(seconds=ttl_s)) > 0
+        mine = f"name = %s AND holder = %s AND expires_at > {now_sql()}"
+        renewal = f"UPDATE {_TABLE} SET expires_at = {later_sql()} WHERE {mine}"  # noqa: S608
+        return update(renewal, [ttl_s, name, holder]) > 0
 
 
 def term(*, name: str, holder: str, ttl_s: float) -> int | None:

@@ -38,7 +38,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.rows import column, group_by_id, group_by_name
+from metadata.db.rows import group_by_id, group_by_name, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import grants, history
@@ -120,7 +120,7 @@ def _ask(group_id: int) -> None:
 def pending(limit: int = 100) -> list[int]:
     """Ids of groups whose mark is set, the lowest first."""
     with reachable():
-        return column(_PENDING, [limit])
+        return [group_id for (group_id,) in select(_PENDING, [limit])]
 
 
 def neglected(limit: int = 1_000) -> list[int]:
