@@ -45,6 +45,7 @@ READY_S = 60.0
 MOST_QUEUES = 50  # of one topic: it is made within a request's time limit on a slow machine, too
 PAUSE_S = (0.05, 0.15)  # between two sends, at random
 SETTLE_S = 10.0  # after something changed, until it is counted what the node is asked
+ALIVE_EVERY_S = 3.0  # between two signs of life of the other broker
 OPENED = 64  # connections, at most, to find one to each worker
 SELECTS_TARGET = 25.0  # a second, for each worker, of 200 waiting consumers
 SAME, OTHER, FOREIGN = "same process", "other process of the broker", "other broker"
@@ -152,7 +153,8 @@ def server() -> Iterator[tuple[dict[str, str], Machine]]:
 
 
 def another_broker() -> Store:
-    """Stores a message without the broker's knowledge, as another one does."""
+    """Stores a message without the broker's knowledge, as another one does, and registers as one: a broker
+    that is alone reads a node less often."""
     import django
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "catmq_site.settings"
@@ -160,6 +162,17 @@ def another_broker() -> Store:
     from messagestore.engine.messages import NewMessage
     from messagestore.produce.publish import Receipt, publish
     from metadata.actors import command
+    from metadata.brokers.registration import BrokerIdentity, heartbeat
+
+    identity = BrokerIdentity("bench", "http://127.0.0.1:9", "0", uuid.uuid4().hex)
+
+    def live() -> None:
+        while True:
+            heartbeat(identity=identity, held=True)
+            time.sleep(ALIVE_EVERY_S)
+
+    threading.Thread(target=live, daemon=True).start()
+    time.sleep(ALIVE_EVERY_S)  # the broker reads of it
 
     def store(topic: str, queue: int) -> Place:
         messages = [NewMessage(body=b"x" * 200, queue=queue)]

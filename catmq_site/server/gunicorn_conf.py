@@ -116,10 +116,12 @@ def post_worker_init(worker: Any) -> None:
     gc.set_threshold(GARBAGE_EVERY, 20, 20)
     from catmq_site.server import maintenance
     from messagestore.heads.heads import board
+    from metadata.db import leases
     from metadata.db.contact import contact
 
-    board.share(master.HEADS)
+    board.share(master.HEADS, master.BELLS)
     contact.share(master.CONTACT)
+    leases.share(master.LEASES)
     gc.freeze()
     _loops = maintenance.Loops(maintenance.loops())
     _loops.start()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from django.db import close_old_connections
 
 from brokerapi.http import group_metrics, metrics
-from catmq_site.server import master
+from catmq_site.server import master, metadata_loops
 from catmq_site.server.broker_loop import BrokerLoop
 from messagestore.consume import java_starts, node_owners
 from messagestore.heads import head_watcher
@@ -33,14 +33,11 @@ from messagestore.pool import node_pools
 from messagestore.produce import delayed_delivery
 from messagestore.retries import lost_leases, redrives
 from messagestore.shares import upkeep
-from messagestore.topology import process_caches, queues, retry_topics, subscriptions, topics
+from messagestore.topology import queues, retry_topics, subscriptions, topics
 from metadata.brokers import discovery, java_callers, quotas, registration, snapshot_acks
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import Snapshot
 from metadata.config import config
 from metadata.db import leases
-from metadata.db.clock import database_now
-from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, Unavailable
 from metadata.groups import handling_traces
 from metadata.limits.bulkhead import bulkhead
@@ -54,7 +51,6 @@ log = logging.getLogger(__name__)
 Act = Callable[[], object]
 AFTER_FAILURE_S = 0.05  # the least that the pause after failures begins with
 MAX_PAUSE_S = 5.0
-METADATA_EVERY_S = 0.25  # between two looks whether the metadata database answers
 LEASE_PASSES = 3  # a lease lasts so many pauses; when its holder dies another process goes on after that
 ROSTER_EVERY_S = 0.2  # between two looks at who came and went
 EXPIRY_EVERY_S = 0.5  # with LEASE_PASSES: a dead sweeper is followed within about 2 s
@@ -91,12 +87,12 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
     """All loops of a worker, in the order in which they start; `url` is what clients are told of it."""
     overdue = OverdueRebalances()
     return [
-        Loop("metadata", METADATA_EVERY_S, look_at_metadata, bulkhead.end_looks),
+        Loop("metadata", metadata_loops.LOOK_EVERY_S, metadata_loops.look_at_metadata, bulkhead.end_looks),
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("grants", 0.0, node_owners.claim_granted),
-        Loop("snapshot", config.snapshot_interval_ms / 1000, SnapshotLoop().run_once),
+        Loop("snapshot", 0.0, metadata_loops.SnapshotLoop().follow),
         broker_loop(url),
-        Loop("bell", 0.0, head_watcher.listen),
+        Loop("bell", head_watcher.APART_S, head_watcher.listen, jitter=0.0),
         Each("heads", head_watcher.nodes, heads_loop),
         Loop("metrics", 1.0, metrics.sample),
         Loop("figures", group_metrics.REFRESH_S, group_metrics.board.refresh, group_metrics.board.leave),
@@ -107,7 +103,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | Each]:
         Each("circuits", node_pools.in_use, circuit_loop),
         Loop("rates", quotas.EVERY_S, lambda: quotas.divide(name=process_name())),
         Loop("history", 2.0, history.catch_up),
-        leased("expiry", EXPIRY_EVERY_S, consumers.expire, first=consumers.look),
+        leased("expiry", EXPIRY_EVERY_S, consumers.expire),
         leased("rebalances", 1.0, overdue.run_once, first=overdue.look),
         leased("unfinished", 30.0, finish_creations),
         leased("partitions", 5.0, Ahead().run_once),
@@ -158,34 +154,8 @@ def leased(
     return Loop(name, every_s, pass_if_leader, lease.release)
 
 
-@dataclass(slots=True)
-class SnapshotLoop:
-    """Keeps the snapshot fresh, wakes the pulls of groups that changed and forgets queues that are gone."""
-
-    seen: Snapshot | None = None
-
-    def run_once(self) -> None:
-        """Load what changed; a group whose generation, state or subscriptions moved is woken."""
-        snapshot.refresh()
-        before, self.seen = self.seen, snapshot.current()
-        if before is None or before.version == self.seen.version:
-            return
-        for group_id in changed_groups(before, self.seen):
-            board.wake_group(group_id)
-        if before.queues.keys() - self.seen.queues.keys():
-            process_caches.evict_except(self.seen.queues)
-
-
-def changed_groups(before: Snapshot, after: Snapshot) -> set[int]:
-    """The groups that a waiting pull must hear of: themselves or a subscription of theirs changed."""
-    groups = {one for one in before.groups if before.groups[one] != after.groups.get(one)}
-    old, new = before.subscriptions, after.subscriptions
-    moved = [old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)]
-    return groups | {subscription.group_id for subscription in moved}
-
-
 def heads_loop(node_id: int) -> Loop:
-    watch = head_watcher.NodeWatcher(node_id, is_alone=lambda: discovery.is_alone(config.broker_name))
+    watch = head_watcher.NodeWatcher(node_id, is_alone=is_alone)
     every_s = config.head_interval_ms / 1000
     return Loop(f"heads-{node_id}", every_s, watch.run_once, watch.leave, jitter=0.1)
 
@@ -197,8 +167,14 @@ def circuit_loop(node_id: int) -> Loop:
 
 def delays_loop(node_id: int) -> Loop:
     """Move the due messages of one node; the mover has a lease of its own."""
-    mover = delayed_delivery.DelayedDelivery(node_id, holder=f"{socket.gethostname()}:{os.getpid()}")
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    mover = delayed_delivery.DelayedDelivery(node_id, holder=holder, is_alone=is_alone)
     return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
+
+
+def is_alone() -> bool:
+    """Return True if no other broker lives."""
+    return discovery.is_alone(config.broker_name)
 
 
 def process_name() -> str:
@@ -229,16 +205,6 @@ class OverdueRebalances:
         now = time.monotonic()
         overdue = [group for group, first_seen in self.since.items() if now - first_seen >= PATIENCE_S]
         return rebalance.each(overdue, rebalance.settle)
-
-
-def look_at_metadata() -> None:
-    """Ask the metadata database anything: its answer lets calls through that were refused."""
-    bulkhead.look(_ask_metadata)
-
-
-def _ask_metadata() -> None:
-    with reachable():
-        database_now()
 
 
 def finish_creations() -> None:
@@ -338,7 +304,10 @@ class _Running:
 
 class Loops:
     def __init__(self, listed: Sequence[Loop | Each]) -> None:
-        self._listed = [self._roster(one) if isinstance(one, Each) else one for one in listed]
+        rosters = [self._roster(one) for one in listed if isinstance(one, Each)]
+        self._listed = [one for one in listed if isinstance(one, Loop)]
+        if rosters:
+            self._listed.append(Loop("rosters", ROSTER_EVERY_S, lambda: [look() for look in rosters]))
         self._guard = threading.Lock()
         self._stopping = False
         self._running: dict[str, _Running] = {}
@@ -361,7 +330,7 @@ class Loops:
             self._running = {}
         for one in running:
             one.end()
-        for wake in (board.wake_all, heartbeats.wake, grants.wake):  # what passes wait for
+        for wake in (board.wake_all, heartbeats.wake, grants.wake, snapshot.wake):  # what passes wait for
             wake()
         end = time.monotonic() + limit_s
         for one in running:
@@ -378,11 +347,11 @@ class Loops:
         if running is not None:
             running.end()
 
-    def _roster(self, each: Each) -> Loop:
-        """The loop that starts and ends the loops of those who come and go."""
+    def _roster(self, each: Each) -> Callable[[], None]:
+        """A look at those who come and go, which starts and ends their loops."""
         there: dict[int, Loop] = {}
 
-        def run_once() -> None:
+        def look() -> None:
             members = set(each.members())
             for gone in there.keys() - members:
                 self._end(there.pop(gone).name)
@@ -390,4 +359,4 @@ class Loops:
                 there[came] = each.loop(came)
                 self._start(there[came])
 
-        return Loop(each.name, ROSTER_EVERY_S, run_once)
+        return look

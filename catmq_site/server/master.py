@@ -9,14 +9,17 @@ from __future__ import annotations
 import mmap
 import uuid
 
-from messagestore.heads import shared_heads
+from messagestore.heads import bells, shared_heads
 from metadata.db import contact
+from metadata.limits import lease_ends
 
 INCARNATION = str(uuid.uuid4())  # of the broker: this life of it
 STOPPING, REGISTERED = 0, 1
 _flags = mmap.mmap(-1, 2)  # one memory for the master and all workers
 CONTACT = mmap.mmap(-1, contact.SIZE)  # likewise, to metadata.db.contact
+LEASES = mmap.mmap(-1, lease_ends.SIZE)  # likewise
 HEADS = mmap.mmap(-1, shared_heads.SIZE)  # likewise; workers hand it to messagestore.heads.heads
+BELLS = bells.Bells()  # likewise
 
 
 def stop() -> None:

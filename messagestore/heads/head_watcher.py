@@ -1,7 +1,7 @@
 """The watch over heads: hears of messages that other processes stored, and wakes who waits for them.
 
-Two kinds of loops of every worker. One looks often into the memory that the workers of a broker share,
-where each of them notes what it stored, which costs no query. Only what other brokers stored must be read
+Two kinds of loops of every worker. One is woken by the other workers of the broker, each of which notes what
+it stored in memory that they share, which costs no query. Only what other brokers stored must be read
 from the nodes: there is a loop for each node, so that none waits for another's answer. One worker of a
 broker reads for all, less often, and never spends more than a 25th of its time on a node. It asks only
 nodes somebody waits for.
@@ -30,14 +30,16 @@ from metadata.config import config
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
-EVERY_S = 0.01  # between two looks into the shared memory
-LISTEN_S = 0.25  # of looks in one pass
+APART_S = 0.01  # between two looks into the shared memory, however often a worker is woken
+LISTEN_S = 1.0  # a wake that was lost costs so much
 PACE = 25
 # The quickest of the last ones tells what a look costs the node; the others waited for something else.
 LOOKS = 8
 RECENT_S = 5  # a look asks for what was stored to within this time,
 WHOLE_S = 1.0  # and so often for everything
-ALONE_S = 0.2  # where no other broker lives: only a job that writes to nodes itself can have stored anything
+# Where no other broker lives only a job that writes to nodes itself can have stored anything unheard: between
+ALONE_S = 0.5  # two looks, and
+ALONE_PASS_S = 0.25  # between two passes, which show the other workers that this one goes on
 FEW = 10  # where less than such a part of a node's queues is wanted, these are named instead
 RETRY_S = 1.0
 IDLE_S = 1.0
@@ -49,13 +51,9 @@ def nodes() -> list[int]:
 
 
 def listen() -> None:
-    """Look into the shared memory for a while; if nobody waits, a moment's wait for somebody."""
-    if not board.somebody_within(IDLE_S):
-        return
-    until = time.monotonic() + LISTEN_S
-    while time.monotonic() < until:  # a loop's way from pass to pass takes longer than such a look
-        board.listen()
-        time.sleep(EVERY_S)
+    """Wait until another worker raised a head; if nobody waits for one, a moment's wait for somebody."""
+    if board.somebody_within(IDLE_S):
+        board.listen(LISTEN_S)
 
 
 class NodeWatcher:
@@ -67,7 +65,7 @@ class NodeWatcher:
         self._node_id = node_id
         self._board = board
         self._is_alone = is_alone
-        self._not_before = 0.0
+        self._read_at = self._not_before = float("-inf")
         self._took: deque[float] = deque(maxlen=LOOKS)
         self._whole_at = float("-inf")  # the last look at everything
         self._told_ms = 0
@@ -87,6 +85,7 @@ class NodeWatcher:
             return
         wanted = self._to_read(mine, leads=leads)
         if not wanted:
+            time.sleep(ALONE_PASS_S if self._is_alone() else 0.0)
             return
         begun = time.monotonic()
         try:
@@ -96,7 +95,7 @@ class NodeWatcher:
             return
         self._failing = False
         self._took.append(took)
-        self._not_before = begun + max(PACE * min(self._took), ALONE_S if self._is_alone() else 0.0)
+        self._read_at, self._not_before = begun, begun + PACE * min(self._took)
 
     def leave(self) -> None:
         """Let another process watch the node for all."""
@@ -127,11 +126,12 @@ class NodeWatcher:
 
     def _may_ask(self) -> bool:
         """Wait until the node may be asked again, but no longer than between two passes; whether it may."""
-        left_s = self._not_before - time.monotonic()
-        if left_s > config.head_interval_ms / 1000:
-            return False
-        time.sleep(max(left_s, 0.0))
-        return True
+        not_before, apart_s = self._not_before, config.head_interval_ms / 1000
+        if self._is_alone():
+            not_before, apart_s = max(not_before, self._read_at + ALONE_S), ALONE_PASS_S
+        left_s = not_before - time.monotonic()
+        time.sleep(max(0.0, min(left_s, apart_s)))
+        return left_s <= apart_s
 
     def _read(self, queues: Set[int]) -> float:
         """Read heads and wait until they are durable; the seconds that the query took."""

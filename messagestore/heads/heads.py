@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
 
+from messagestore.heads.bells import Bells
 from messagestore.heads.shared_heads import SharedHeads, now_ms
 from messagestore.pool import known_heads
 
@@ -56,11 +57,14 @@ class HeadBoard:
         self._by_queue: dict[int, set[Waiter]] = {}
         self._waiters: set[Waiter] = set()
         self._somebody = threading.Event()
-        self._bell = 0
+        self._bell = Bells(1).take()
+        self._raised_at = 0
 
-    def share(self, memory: mmap.mmap) -> None:
+    def share(self, memory: mmap.mmap, bells: Bells | None = None) -> None:
         """Share heads with the other workers of the broker; called before the first request."""
         self.shared = SharedHeads(memory)
+        if bells is not None:
+            self._bell = bells.take()
 
     def known(self, queue: int) -> int:
         """The highest durable head that a worker of this broker knows of a queue, 0 if none."""
@@ -88,7 +92,8 @@ class HeadBoard:
                     if not waiter.shares or woken[waiter.group_id] < news:
                         woken[waiter.group_id] += waiter.shares
                         waiter.event.set()
-        self.shared.raise_head(queue, head)
+        if self.shared.raise_head(queue, head):
+            self._bell.ring_others()
 
     def wake_some(self, group_id: int, queue: int, *, most: int) -> None:
         """Wake at most so many of a group's pulls that share a queue: there is something for each."""
@@ -97,15 +102,24 @@ class HeadBoard:
             for waiter in itertools.islice((one for one in waiting if one.group_id == group_id), most):
                 waiter.event.set()
 
-    def listen(self) -> None:
+    def listen(self, seconds: float = 0.0) -> None:
+        """Wake those who wait behind heads that other workers raised, or raise within a time."""
+        self._bell.listen()
+        self._look()
+        self._bell.wait(seconds)
+        self._look()
+
+    def _look(self) -> None:
         """Wake those who wait behind heads that other workers raised."""
-        bell = self.shared.bell()
-        if bell != self._bell:
-            self._bell = bell  # a head that rises while we look rings again
-            with self._guard:
-                awaited = list(self._by_queue)
-            for queue in awaited:
-                self.note(queue, self.shared.head(queue))
+        raised_at = self.shared.raised_at()
+        if raised_at == self._raised_at:
+            return
+        self._raised_at = raised_at  # a head that rises while we look changes it again
+        with self._guard:
+            awaited = list(self._by_queue)
+        for queue in awaited:
+            if (head := self.shared.head(queue)) > self._heads.get(queue, -1):
+                self.note(queue, head)
 
     def awaited(self, among: Set[int]) -> Set[int]:
         """Those of some queues that pulls of this process wait for."""
@@ -152,6 +166,7 @@ class HeadBoard:
     def wake_all(self) -> None:
         """Wake every pull, and the watchers: the process is about to stop."""
         self._somebody.set()
+        self._bell.ring()
         self._wake(self._snapshot())
 
     def _snapshot(self) -> list[Waiter]:

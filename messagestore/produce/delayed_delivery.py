@@ -19,7 +19,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -42,6 +42,9 @@ from metadata.rules.topics import routing_rules
 log = logging.getLogger(__name__)
 EVERY_S = 0.05
 IDLE_S = 0.2  # between two looks while nothing is due; one that is stored meanwhile is late by that at most
+# The same where no other broker lives, and no worker of this one stored a message since the last look: only
+ALONE_S = 1.0  # one that a job stored itself, to be due at once, is late by that
+WAIT_S = IDLE_S - EVERY_S  # longest part of a pass that is spent waiting
 MOST = 500  # rows in one transaction
 MOST_BYTES = 1 << 20  # of bodies and headers in one transaction; a larger message goes alone
 PASS_S = 1.0  # a backlog is moved for so long before the lease is looked at again
@@ -72,19 +75,24 @@ class DelayedDelivery:
     The lease saves double work only. While metadata is away nobody can ask for it, so everybody moves.
     """
 
-    def __init__(self, node_id: int, *, holder: str) -> None:
+    def __init__(self, node_id: int, *, holder: str, is_alone: Callable[[], bool] = lambda: False) -> None:
         self._node_id = node_id
+        self._is_alone = is_alone
         self._lease = leases.LeaseHolder(f"delays-{node_id}", holder, ttl_s=LEASE_S)
         self._leads = False
         self._asked_at = float("-inf")
         self._not_before = float("-inf")
+        self._nothing_due_before = float("-inf")  # but what workers of this broker stored meanwhile
+        self._seen = 0
         self._took: deque[float] = deque(maxlen=LOOKS)  # s
         self._resting: dict[int, float] = {}  # queue → when it is tried again (time.monotonic)
 
     def run_once(self) -> int:
-        """Move what is due, for PASS_S at most; how many messages. Raises NodeUnavailable."""
+        """Move what is due, for PASS_S at most; how many messages. If nothing can be due yet, wait a moment
+        first. Raises NodeUnavailable."""
         moved = 0
         begun = time.monotonic()
+        time.sleep(min(WAIT_S, max(0.0, self._next_at() - begun)))
         while self._may_move() and (count := self.move()):
             moved += count
             if time.monotonic() - begun > PASS_S:
@@ -104,7 +112,14 @@ class DelayedDelivery:
             except MetadataUnavailable:
                 self._leads = True
             self._asked_at = time.monotonic()
-        return self._leads and now >= self._not_before
+        return self._leads and now >= self._next_at()
+
+    def _next_at(self) -> float:
+        """Return when there may be something to do, as a time.monotonic()."""
+        if not self._leads:
+            return self._asked_at + LEASE_EVERY_S
+        is_news = board.shared.delayed_at(self._node_id) != self._seen
+        return self._not_before if is_news else max(self._not_before, self._nothing_due_before)
 
     def move(self) -> int:
         """One bounded step; how many messages left the table. Raises NodeUnavailable."""
@@ -116,13 +131,14 @@ class DelayedDelivery:
     def _due(self, node: Node) -> tuple[Targets, list[tuple[int, int]]]:
         """Read due rows: those for queues of this node, and (row, queue it waits for) of those for others."""
         with node.reading() as session:
-            begun = time.monotonic()
+            begun, self._seen = time.monotonic(), board.shared.delayed_at(self._node_id)
             waiting = delayed_sql.delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - begun)
-            next_s = min(waiting.values(), default=1000 * IDLE_S) / 1000
+            next_s = min(waiting.values(), default=1000 * ALONE_S) / 1000
             pause_s = max(PACE * min(self._took), min(next_s, IDLE_S))
             self._not_before = begun + (pause_s if pause_s > EVERY_S else 0.0)
+            self._nothing_due_before = begun + min(next_s, ALONE_S if self._is_alone() else IDLE_S)
             late = sorted((due, queue) for queue, due in waiting.items() if due <= 0)
             due = [queue for _, queue in late if self._resting.get(queue, now) <= now]
             rows = {}

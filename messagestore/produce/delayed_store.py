@@ -21,6 +21,7 @@ import msgspec
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import MOST_DELAY_MS, NewMessage, digest, headers_of
+from messagestore.heads.heads import board
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce.store_retry import Write
@@ -125,9 +126,12 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
 
     def store(self, node: Node, queue: int, *, alone: bool) -> list[DelayedReceipt]:
         prepare(node)
-        with node.writing() as session:
-            epoch = node.info.epoch
-            stored = delayed_sql.insert_delayed(session, queue=queue, node_epoch=epoch, batch=self._batch)
+        try:
+            with node.writing() as session:
+                epoch = node.info.epoch
+                stored = delayed_sql.insert_delayed(session, queue=queue, node_epoch=epoch, batch=self._batch)
+        finally:  # also of what may be stored
+            board.shared.note_delayed(node.info.id)
         return self._receipts(node, stored)
 
     def find(self, node: Node) -> tuple[list[DelayedReceipt], None] | None:

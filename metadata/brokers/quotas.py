@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import TopicInfo
+from metadata.cache.snapshot_types import KeyInfo, TopicInfo
 from metadata.errors import MetadataUnavailable, RateLimited
 from metadata.rules.rates import Bucket, Rates, share, wait_s
 
@@ -27,6 +27,7 @@ MOST_BUCKETS = 10_000
 MOST_TOLD = 500  # limits that a process names to the others: those it is asked most for
 STALE_S = 15.0  # shares that were computed so long ago count no more
 EVERY_S = 2.0  # between two passes
+UNLIMITED_S = 10.0  # between two that ask how many processes there are, where nothing is limited
 
 _Key = tuple[str, int, str]  # what is limited, the row's id, the unit
 _Demand = dict[str, float]  # the key as text → asked for in a second
@@ -38,6 +39,7 @@ class _Buckets:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.processes = 1
+        self.divided_at = float("-inf")
         self.asked: Counter[_Key] = Counter()  # since `since`
         self.since = monotonic()
         self.told: _Demand = {}  # what the others may know
@@ -75,7 +77,7 @@ class _Buckets:
         sums: Counter[str] = Counter()
         for one in others:
             sums.update(one)
-        self.processes = 1 + len(others)
+        self.processes, self.divided_at = 1 + len(others), now
         self._shares = {
             key: share(mine=known.get(key, 0.0), others=sums[key], processes=self.processes)
             for key in known.keys() | sums.keys()
@@ -131,10 +133,14 @@ def _take(limits: list[tuple[str, int, str, Rates]], messages: int, size: Callab
 
 def divide(*, name: str) -> int:
     """One pass: tells the others what this worker, of that name, is asked for, and takes its shares; by how
-    many processes the limits are shared. Keeps them if metadata cannot say."""
+    many processes the limits are shared. Keeps them if metadata cannot say, and for a while where nothing is
+    limited."""
     with _buckets.lock:
         mine = _buckets.measured(monotonic())
         was_told = bool(_buckets.told)
+        is_fresh = monotonic() - _buckets.divided_at < UNLIMITED_S
+    if is_fresh and not mine and not was_told and _is_unlimited():
+        return _buckets.processes
     with suppress(MetadataUnavailable):
         if mine or was_told:
             snapshot_acks.demand(name=name, text=json.dumps(mine) if mine else "")
@@ -143,6 +149,12 @@ def divide(*, name: str) -> int:
         with _buckets.lock:
             _buckets.divide(mine, others, monotonic())
     return _buckets.processes
+
+
+def _is_unlimited() -> bool:
+    known = snapshot.current()
+    limited: Iterable[TopicInfo | KeyInfo] = (*known.topics.values(), *known.keys.values())
+    return all(one.rates.unlimited for one in limited)
 
 
 def _read(text: str) -> _Demand:

@@ -1,7 +1,8 @@
 """The immutable snapshot of the metadata in a broker process, and the ways to look things up in it.
 
 Sends and pulls decide by the snapshot alone, so they go on while the metadata database is away. A
-worker loop calls refresh() every 200 ms. A refresh reads inside one repeatable-read transaction of
+worker loop asks every 200 ms for the number of the last change, and confirm() wakes another one, which
+calls refresh(), if the snapshot has not got it. A refresh reads inside one repeatable-read transaction of
 the alias `snapshot` (at READ COMMITTED 74 of 500 snapshots were torn): first the change counter, then
 the rows named by the change log above the number it has. Everything is loaded when the incarnation
 differs, the number went back, the log does not reach back far enough, or five minutes have passed.
@@ -59,6 +60,8 @@ class _Holder:
         self.began_at = float("-inf")
         self.failed_at = float("-inf")
         self.failed = False
+        self.confirmed_at = float("-inf")
+        self.news = threading.Event()  # there is something to load
 
     def renew(self) -> bool:
         """One load that began after this call, run here or by another thread; whether the snapshot changed.
@@ -149,6 +152,28 @@ def refresh() -> bool:
         return False
 
 
+def confirm(version: tuple[str, int], *, at: float) -> None:
+    """Take note of the database's version at a time.monotonic(): the snapshot was current then, or is to be
+    loaded anew."""
+    holder = _holder
+    if holder.snapshot is not None and holder.snapshot.version == version and not holder.failed:
+        holder.confirmed_at = at
+    else:
+        holder.news.set()
+
+
+def await_news(seconds: float) -> None:
+    """Wait until there is something to load, but no longer than so many seconds."""
+    if _holder.snapshot is not None:
+        _holder.news.wait(seconds)
+    _holder.news.clear()
+
+
+def wake() -> None:
+    """End the wait that the loop is in: it is to stop."""
+    _holder.news.set()
+
+
 def evict() -> None:
     """Drop the snapshot, so that the next use loads it anew (another database, a fork)."""
     global _holder
@@ -158,14 +183,16 @@ def evict() -> None:
 def age_s() -> float:
     """Seconds since the snapshot was last known to be current; infinite without one."""
     snapshot = _holder.snapshot
-    return float("inf") if snapshot is None else time.monotonic() - snapshot.loaded_at
+    if snapshot is None:
+        return float("inf")
+    return time.monotonic() - max(snapshot.loaded_at, _holder.confirmed_at)
 
 
 def _loaded(old: Snapshot | None) -> Snapshot:
     """The newest snapshot, made from `old` and the change log where that suffices."""
     now = time.monotonic()
     if old is not None and now - old.full_at <= FULL_EVERY_S and loading.version(ALIAS) == old.version:
-        return replace(old, loaded_at=now)  # nearly always, several times a second: in one statement
+        return replace(old, loaded_at=now)  # nearly always: in one statement
     with transaction.atomic(using=ALIAS):
         version = loading.version(ALIAS)
         if old is None or version[0] != old.version[0] or version[1] < old.version[1]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import DateTimeField, Func
@@ -31,12 +31,28 @@ class UtcNow(Func):
         )
 
 
-# In statements of text: loops ask every few moments, and to build a query set costs more than to run it.
+# In statements of text: loops ask every few moments, and to build a query set, or objects, costs more.
 _NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')"}
+_LATER = {
+    "mysql": "UTC_TIMESTAMP(6) + INTERVAL %s SECOND",
+    "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW', %s || ' seconds')",
+}
 _SERVER = {"mysql": "CONCAT_WS(':', @@hostname, @@port, @@server_id)", "sqlite": "'sqlite'"}
 
 
 _moment: ContextVar[list[datetime] | None] = ContextVar("moment", default=None)
+
+
+class DatabaseState(NamedTuple):
+    """A name that tells a database server from another, its time, and the version of the metadata in it.
+
+    The name is host, port and server id: another machine after a failover has another one. A file has none.
+    The version is that of a snapshot: the incarnation of the metadata, and the number of their last change.
+    """
+
+    server: str
+    now: datetime
+    version: tuple[str, int]
 
 
 @contextmanager
@@ -52,23 +68,28 @@ def one_moment() -> Iterator[None]:
 def database_now() -> datetime:
     moment = _moment.get()
     if moment is None:
-        return server_and_now()[1]
+        return database_state().now
     if not moment:
-        moment.append(server_and_now()[1])
+        moment.append(database_state().now)
     return moment[0]
 
 
-def server_and_now() -> tuple[str, datetime]:
-    """Return a name that tells this database server from another, and its time.
+def database_state() -> DatabaseState:
+    """Return the state of the metadata database.
 
-    The name is host, port and server id: another machine after a failover has another one. A file has none.
     The statement reads a table: a database that still does sums may be unable to read.
     """
-    server = _SERVER[transaction.get_connection().vendor]
-    table = ChangeCounter._meta.db_table
-    row: Any
-    (row,) = ChangeCounter.objects.raw(f"SELECT id, {server} AS server, {now_sql()} AS now FROM {table}")  # noqa: S608
-    return row.server, utc(row.now)
+    connection = transaction.get_connection()
+    server, table = _SERVER[connection.vendor], ChangeCounter._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {server}, {now_sql()}, incarnation, n FROM {table}", [])  # noqa: S608
+        name, now, incarnation, number = cursor.fetchone()
+    return DatabaseState(name, utc(now), (incarnation, number))
+
+
+def later_sql() -> str:
+    """Return the expression of the time so many seconds from now, which are a parameter."""
+    return _LATER[transaction.get_connection().vendor]
 
 
 def now_sql() -> str:
@@ -79,6 +100,11 @@ def now_sql() -> str:
 def utc(told: datetime | str) -> datetime:
     """Return a time as a statement of text gives it: SQLite has text, MySQL and MariaDB no zone."""
     return (datetime.fromisoformat(told) if isinstance(told, str) else told).replace(tzinfo=UTC)
+
+
+def as_stored(time: datetime) -> Any:
+    """Return a time as a parameter of a statement of text."""
+    return transaction.get_connection().ops.adapt_datetimefield_value(time)
 
 
 def ms(time: datetime) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.db.models import Model, QuerySet
 
 from metadata.actors import Actor
@@ -22,6 +22,28 @@ from metadata.models import ConsumerGroup, DbNode, Topic
 
 M = TypeVar("M", bound=Model)
 V = TypeVar("V")
+
+
+def select(statement: str, given: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Return the rows that a statement of text finds; `clock.utc` reads times.
+
+    For loops that ask every few moments: to build a query set takes longer than to run it.
+    """
+    with transaction.get_connection().cursor() as cursor:
+        cursor.execute(statement, given)
+        return list(cursor.fetchall())
+
+
+def marks(given: Sequence[object]) -> str:
+    """Return the places of parameters between the brackets of an IN."""
+    return ", ".join(["%s"] * len(given))
+
+
+def update(statement: str, given: Sequence[object] = ()) -> int:
+    """Run an UPDATE of text, for the same callers; return the number of rows that it found."""
+    with transaction.get_connection().cursor() as cursor:
+        cursor.execute(statement, given)
+        return int(cursor.rowcount)
 
 
 def shown(view: type[V], row: Model, **given: Any) -> V:

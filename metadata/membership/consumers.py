@@ -26,10 +26,10 @@ from django.db.models.functions import Coalesce, Least
 from metadata.actors import Actor
 from metadata.db import access, consumer_ids
 from metadata.db.changes import changed
-from metadata.db.clock import before, database_now
+from metadata.db.clock import as_stored, before, database_now, utc
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.contact import contact
-from metadata.db.rows import group_by_id, group_by_name, group_named
+from metadata.db.rows import group_by_id, group_by_name, group_named, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, MetadataUnavailable, NotFound
 from metadata.grouping import grouped
@@ -59,6 +59,12 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_INTERVAL_MS = 3_000
+_SILENT = (
+    "SELECT member.id, last_seen, session_timeout_ms, group_id"  # noqa: S608 - no value of anybody's
+    f" FROM {Heartbeat._meta.db_table} JOIN {ConsumerGroupConsumer._meta.db_table} member"
+    f" ON member.id = membership_id JOIN {ConsumerGroup._meta.db_table} in_group ON in_group.id = group_id"
+    " WHERE last_seen < %s"
+)
 PASS_S = 1.0  # of expiring, but for the last group
 MOST_REPLACED = 16  # earlier processes of an identity that are remembered, so that none of them comes back
 
@@ -307,12 +313,13 @@ def _drop(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> 
 _guard = OutageGuard()  # of this process
 
 
-def look() -> None:
-    """One look at the database's clock; every process that may ever expire members makes one each pass.
+def look() -> tuple[str, int]:
+    """Look at the database's clock; return the version of the metadata, which comes with it.
 
-    Raises MetadataUnavailable, and then this process expires nobody for a full session timeout.
+    Every process that may ever expire members looks several times a second. Raises MetadataUnavailable, and
+    then this process expires nobody for a full session timeout.
     """
-    _guard.look()
+    return _guard.look().look.version
 
 
 def expire(*, guard: OutageGuard | None = None) -> int:
@@ -347,12 +354,10 @@ def expire(*, guard: OutageGuard | None = None) -> int:
 def _silent(watch: liveness.Watch) -> list[tuple[int, int]]:
     """(member, group) of those that seem dead."""
     # Nobody is dead sooner, and few are this silent.
-    least_s = MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S
-    silent = Heartbeat.objects.filter(last_seen__lt=before(watch.look.now, seconds=least_s))
-    columns = ("pk", "last_seen", "membership__group__session_timeout_ms", "membership__group_id")
-    rows = list(silent.values_list(*columns))
+    since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
+    rows = select(_SILENT, [as_stored(since)])
     groups = {member: group_id for member, _, _, group_id in rows}
-    dead = liveness.expired(watch, [(member, seen, timeout_ms) for member, seen, timeout_ms, _ in rows])
+    dead = liveness.expired(watch, [(member, utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows])
     return [(member, groups[member]) for member in dead]
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
-from metadata.db.clock import UtcNow, before
+from metadata.db.clock import before, now_sql, utc
 from metadata.db.contact import contact
+from metadata.db.rows import marks, select, update
 from metadata.db.transactions import reachable
 from metadata.grouping import chunks
 from metadata.membership import java_members
@@ -19,6 +20,8 @@ from metadata.models import ConsumerGroupConsumer, Heartbeat
 FLUSH_S = 1.0
 MOST_ROWS = 500  # of one statement
 MOST_NEW = 20_000
+_MEMBERS, _BEATS = ConsumerGroupConsumer._meta.db_table, Heartbeat._meta.db_table
+_COLUMNS = "id, java_version, java_polled_at"
 
 _guard = threading.Lock()
 _members: dict[int, int | None] = {}  # that lived since the last flush → version that it has
@@ -69,8 +72,8 @@ def flush() -> None:
         with reachable():
             for some in chunks(clients, MOST_ROWS):
                 # One without a time is to join its groups anew, and a time would hide that.
-                rows = ConsumerGroupConsumer.objects.filter(java_id__in=some, java_polled_at__isnull=False)
-                rows.update(java_polled_at=UtcNow())
+                mine = f"java_id IN ({marks(some)}) AND java_polled_at IS NOT NULL"
+                update(f"UPDATE {_MEMBERS} SET java_polled_at = {now_sql()} WHERE {mine}", some)  # noqa: S608
             for ids in chunks(sorted(members), MOST_ROWS):
                 _record({one: members[one] for one in ids})
     except Exception:
@@ -83,15 +86,17 @@ def flush() -> None:
 def _record(members: Mapping[int, int | None]) -> None:
     """Record that members live. Those that do not, or whose client is told something or polls no more, are
     looked at in full."""
-    rows = Heartbeat.objects.filter(pk__in=sorted(members))
-    columns = ("pk", "membership__java_version", "membership__java_polled_at", "now")
+    ids = sorted(members)
+    there = f"{_MEMBERS} JOIN {_BEATS} ON membership_id = id WHERE id IN ({marks(ids)})"
     same = [
         pk
-        for pk, version, polled_at, now in rows.annotate(now=UtcNow()).values_list(*columns)
+        for pk, version, polled_at, now in select(f"SELECT {_COLUMNS}, {now_sql()} FROM {there}", ids)  # noqa: S608
         if members[pk] in (None, version)
         and polled_at is not None
-        and polled_at > before(now, seconds=java_members.SILENT_S)
+        and utc(polled_at) > before(utc(now), seconds=java_members.SILENT_S)
     ]
-    rows.filter(pk__in=same).update(last_seen=UtcNow())
+    if same:
+        mine = f"membership_id IN ({marks(same)})"
+        update(f"UPDATE {_BEATS} SET last_seen = {now_sql()} WHERE {mine}", same)  # noqa: S608
     contact.recorded()
     note_news(members.keys() - set(same))

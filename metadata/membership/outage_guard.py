@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from metadata.db.clock import server_and_now
+from metadata.db.clock import database_state
 from metadata.db.contact import contact
 from metadata.db.transactions import reachable
 from metadata.errors import MetadataUnavailable
@@ -25,11 +25,11 @@ class OutageGuard:
         with self._lock:
             try:
                 with reachable():
-                    server, now = server_and_now()
+                    state = database_state()
             except MetadataUnavailable:
                 self._watch = None
                 raise
-            look = liveness.Look(server=server, now=now, monotonic_s=time.monotonic())
+            look = liveness.Look(state.server, state.now, time.monotonic(), state.version)
             watch = liveness.observe(self._watch, look)
             self._watch = liveness.kept(watch, promised_at_s=contact.promised_at_s())
             return self._watch

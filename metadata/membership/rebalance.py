@@ -38,7 +38,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.changes import changed
 from metadata.db.clock import database_now
-from metadata.db.rows import group_by_id, group_by_name
+from metadata.db.rows import group_by_id, group_by_name, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import grants, history
@@ -52,6 +52,10 @@ Grants = dict[tuple[int | None, int], list[int]]  # (owner now, member) → queu
 Retargets = dict[tuple[int | None, int | None], list[int]]  # (owner now, target) → queues
 
 LIVE_QUEUES = ("read_write", "read_only")
+_PENDING = (
+    f"SELECT id FROM {ConsumerGroup._meta.db_table}"  # noqa: S608 - no value of anybody's
+    " WHERE rebalance_wanted > rebalance_done AND deleted_at IS NULL ORDER BY id LIMIT %s"
+)
 MAX_CAUSE = 300
 _background: Background | None = None
 
@@ -116,8 +120,7 @@ def _ask(group_id: int) -> None:
 def pending(limit: int = 100) -> list[int]:
     """Ids of groups whose mark is set, the lowest first."""
     with reachable():
-        due = ConsumerGroup.objects.filter(rebalance_wanted__gt=F("rebalance_done"), deleted_at__isnull=True)
-        return list(due.order_by("pk").values_list("pk", flat=True)[:limit])
+        return [group_id for (group_id,) in select(_PENDING, [limit])]
 
 
 def neglected(limit: int = 1_000) -> list[int]:

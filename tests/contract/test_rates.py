@@ -118,7 +118,18 @@ def pass_of(monkeypatch: pytest.MonkeyPatch, others: list[str]) -> None:
     said = {f"other{n}": text for n, text in enumerate(others)}
     monkeypatch.setattr(snapshot_acks, "demands", lambda: {**said, "me": ""})
     monkeypatch.setattr(snapshot_acks, "demand", lambda **_: None)
+    quotas._buckets.divided_at = float("-inf")
     assert quotas.divide(name="me") == 1 + len(others)
+
+
+def test_who_serves_is_asked_seldom_while_nothing_is_limited_and_at_the_next_pass_after(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pass_of(monkeypatch, [""])
+    monkeypatch.setattr(snapshot_acks, "demands", lambda: dict.fromkeys(("me", "a", "b", "c"), ""))
+    assert quotas.divide(name="me") == 2, "nobody was asked"
+    limit(broker, "/topics/single", max_messages_per_s=10)
+    assert quotas.divide(name="me") == 4
 
 
 def test_the_limit_is_shared_evenly_by_processes_that_nobody_asks_for_anything(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce import delayed_admin, delayed_delivery, delayed_reassignment, delayed_store
+from messagestore.produce.delayed_delivery import DelayedDelivery
 from messagestore.produce.publish import Receipt, publish
-from messagestore.tables import message_sql, node_sql
+from messagestore.tables import delayed_sql, message_sql, node_sql
 from messagestore.topology import queues, topics
 from messagestore.verify import verify
 from metadata.actors import Actor, command
@@ -23,6 +25,7 @@ from metadata.rules.topics.slots import slot_of
 from tests.support.moving import HOUR_MS, bodies, delay, make_due, mover, stored
 from tests.support.moving import waiting as rows
 from tests.support.tampering import look, plant
+from tests.support.waiting import until
 
 ACTOR = command("test")
 
@@ -364,6 +367,58 @@ def test_a_lease_lets_one_process_move(node: str) -> None:
     assert second.run_once() == 0
     first.finish()
     assert delayed_delivery.DelayedDelivery(node_pools.node_of(queue).info.id, holder="b").run_once() == 1
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When tables of delayed messages were looked at."""
+    at: list[float] = []
+    look_at = delayed_sql.delayed_queues
+
+    def noted(session: Any) -> dict[int, int]:
+        at.append(time.monotonic())
+        return look_at(session)
+
+    monkeypatch.setattr(delayed_sql, "delayed_queues", noted)
+    return at
+
+
+def alone(queue: int) -> DelayedDelivery:
+    """What moves the due messages of a queue's node where no other broker lives."""
+    return DelayedDelivery(node_pools.node_of(queue).info.id, holder="test", is_alone=lambda: True)
+
+
+def test_a_broker_that_is_alone_looks_once_a_second_while_no_worker_of_it_stores(
+    node: str, looks: list[float]
+) -> None:
+    (queue,) = make_topic()
+    moving = alone(queue)
+    until(lambda: moving.run_once() or len(looks) == 3)
+    assert 0.9 < looks[2] - looks[1] < 1.5
+    delay("orders", b"a")
+    make_due(queue)
+    begun = time.monotonic()
+    until(lambda: moving.run_once() == 1)
+    assert time.monotonic() - begun < 0.5, "a worker stored it, so it is not late"
+
+
+def test_a_broker_that_is_alone_moves_a_message_in_time(node: str) -> None:
+    (queue,) = make_topic()
+    publish(topic="orders", messages=[NewMessage(body=b"a", delay_ms=700)], batch_id=None, actor=ACTOR)
+    begun = time.monotonic()
+    moving = alone(queue)
+    until(lambda: moving.run_once() == 1)
+    assert 0.6 < time.monotonic() - begun < 0.95, "due after 0.7 s, and at most 0.25 s late"
+
+
+def test_who_does_not_move_asks_for_the_lease_once_a_second(node: str, looks: list[float]) -> None:
+    (queue,) = make_topic()
+    first, second = mover(queue), DelayedDelivery(node_pools.node_of(queue).info.id, holder="other")
+    first.run_once(), second.run_once()
+    first.finish()
+    begun, count = time.monotonic(), len(looks)
+    until(lambda: second.run_once() or len(looks) > count)
+    assert time.monotonic() - begun < delayed_delivery.LEASE_EVERY_S + 0.5
 
 
 def test_an_offline_node_is_left_out(node: str) -> None:

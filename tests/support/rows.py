@@ -9,7 +9,7 @@ from typing import Protocol
 
 from metadata import actors
 from metadata.db import consumer_ids
-from metadata.db.clock import before, database_now, server_and_now
+from metadata.db.clock import before, database_now, database_state
 from metadata.groups import groups, subscription_rows
 from metadata.membership import consumers
 from metadata.membership.consumers import HeartbeatAnswer
@@ -123,7 +123,7 @@ def steady_guard() -> consumers.OutageGuard:
 
     class Steady(consumers.OutageGuard):
         def look(self) -> Watch:
-            server, now = server_and_now()
+            server, now, _ = database_state()
             return Watch(Look(server, now, 1e9), 0.0)
 
     return Steady()

@@ -25,11 +25,13 @@ MAX_BLIND_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at the database: which server, its clock, and the observer's monotonic clock in seconds."""
+    """One look at the database: which server, its clock, the observer's monotonic clock in seconds, and the
+    version of the metadata."""
 
     server: str
     now: datetime
     monotonic_s: float
+    version: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True, slots=True)

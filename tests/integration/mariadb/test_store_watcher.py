@@ -6,13 +6,13 @@ import mmap
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from uuid import uuid4
 
 import pytest
 
-from catmq_site.server.maintenance import Each, Loops, heads_loop
+from catmq_site.server.maintenance import Each, Loop, Loops, heads_loop
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import head_watcher, shared_heads
 from messagestore.heads.head_watcher import NodeWatcher
@@ -110,6 +110,51 @@ def test_a_head_that_moved_without_looking_new_is_found_within_a_second(
         begun = time.monotonic()
         until(lambda: watching.run_once() or workers[0].known(queues[0]) == 1)
         assert time.monotonic() - begun < head_watcher.WHOLE_S + HEARD_WITHIN_S
+
+
+@pytest.fixture
+def alone(queues: list[int], workers: tuple[HeadBoard, HeadBoard]) -> Iterator[None]:
+    """The loops of both workers of a broker beside which no other lives."""
+    node_id = snapshot.find_queue(queues[0]).node_id
+    watchers = [NodeWatcher(node_id, one, is_alone=lambda: True) for one in workers]
+    every_s = config.head_interval_ms / 1000
+    loops = Loops([Loop(str(one), every_s, one.run_once, one.leave) for one in watchers])
+    loops.start()
+    yield
+    for one in workers:
+        one.wake_all()
+    loops.stop()
+
+
+def test_a_broker_that_is_alone_asks_a_node_twice_a_second(
+    mariadb: MariaDB, queues: list[int], workers: tuple[HeadBoard, HeadBoard], alone: None
+) -> None:
+    with workers[0].watch(1, {queues[0]: 0}), workers[1].watch(2, {queues[1]: 0}):
+        until(lambda: node_leader(workers[0], queues[0]) != 0)
+        begun, asked = time.monotonic(), selects(mariadb)
+        until(lambda: time.monotonic() > begun + 2, every_s=0.1)
+        asked, took = selects(mariadb) - asked, time.monotonic() - begun
+    assert took / head_watcher.ALONE_S / 2 <= asked <= took / head_watcher.ALONE_S + 2
+
+
+def test_a_broker_that_is_alone_hears_of_what_a_job_stored_also_after_its_watcher_left(
+    queues: list[int], workers: tuple[HeadBoard, HeadBoard], alone: None
+) -> None:
+    node_id = snapshot.find_queue(queues[0]).node_id
+    with workers[0].watch(1, {queues[0]: 0}):
+        until(lambda: node_leader(workers[0], queues[0]) == 1)
+        with workers[1].watch(2, {queues[1]: 0}):
+            for head in (1, 2, 3):
+                begun = time.monotonic()
+                store_elsewhere(queues[1])
+                until(lambda head=head: workers[1].known(queues[1]) == head)
+                assert time.monotonic() - begun < head_watcher.ALONE_S + HEARD_WITHIN_S
+                workers[0].shared.leave(node_id)  # as a worker whose clients are gone, or which stops
+
+
+def node_leader(board: HeadBoard, queue: int) -> int:
+    """The worker that watches the node of a queue, 0 before the first one does."""
+    return board.shared._cells[1 + 3 * snapshot.find_queue(queue).node_id]
 
 
 def test_a_frozen_node_delays_news_of_no_other_node(

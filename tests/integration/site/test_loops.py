@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable
-from datetime import datetime
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from django.db import OperationalError
 
 from catmq_site.jobs import tasks
-from catmq_site.server import maintenance
-from catmq_site.server.maintenance import Loop, Loops, SnapshotLoop
+from catmq_site.server import maintenance, metadata_loops
+from catmq_site.server.maintenance import Loop, Loops
 from messagestore.heads.heads import board
 from messagestore.topology import subscriptions, topics
 from metadata import actors
+from metadata.cache import snapshot
 from metadata.db import leases
 from metadata.errors import MetadataUnavailable
 from metadata.groups import groups
@@ -103,33 +105,41 @@ def test_a_leased_loop_is_run_by_its_holder_only_and_given_up_at_the_end(metadat
     assert leases.acquire(name="work", holder="another", ttl_s=60)
 
 
-def test_who_expires_members_looks_at_the_database_even_if_the_lease_cannot_be_asked_for(
+def test_nobody_expires_for_a_while_after_a_look_that_failed(
     metadata_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, asking = (
-        next(loop for loop in maintenance.loops() if loop.name == "expiry") for _ in ("held", "asking")
-    )
-    held.run_once()
+    """Every process looks, also one that has no lease: it may be the next that expires members."""
+    metadata_loops.look_at_metadata()
     watched = consumers._guard.look()
-    lost: list[str] = []
-
-    def away(**_: object) -> bool:
-        lost.append("lease")
-        raise MetadataUnavailable("away")
-
-    def gone() -> tuple[str, datetime]:
-        lost.append("look")
-        raise OperationalError("away")
-
-    monkeypatch.setattr(leases, "acquire", away)
-    monkeypatch.setattr(outage_guard, "server_and_now", gone)
-    for expiry in (held, asking):  # who has the lease for certain does not ask for it
-        with pytest.raises(MetadataUnavailable):
-            expiry.run_once()
+    monkeypatch.setattr(outage_guard, "database_state", gone)
+    metadata_loops.look_at_metadata()
     monkeypatch.undo()
+    assert consumers._guard.look().steady_since_s > watched.steady_since_s
 
-    assert lost == ["look", "look"]
-    assert consumers._guard.look().steady_since_s > watched.steady_since_s  # nobody expires for a while
+
+def gone() -> NoReturn:
+    raise OperationalError("away")
+
+
+def test_a_look_tells_the_age_of_the_snapshot_and_wakes_its_loop_when_something_changed(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_loops, "UNTOLD_S", 20.0)
+    loop = metadata_loops.SnapshotLoop()
+    loop.follow()
+    metadata_loops.look_at_metadata()
+    assert snapshot.age_s() < time.monotonic() - snapshot.current().loaded_at, "the look proved it current"
+    made = groups.create(name="billing", actor=ACTOR)
+    monkeypatch.setattr(metadata_loops, "consumers", SimpleNamespace(look=lambda: snapshot.current().version))
+    metadata_loops.look_at_metadata()  # one that saw nothing new
+    assert not snapshot._holder.news.is_set()
+    monkeypatch.undo()
+    monkeypatch.setattr(metadata_loops, "UNTOLD_S", 20.0)
+    begun = time.monotonic()
+    metadata_loops.look_at_metadata()
+    loop.follow()
+    assert made.id in snapshot.current().groups
+    assert time.monotonic() - begun < 10.0
 
 
 def test_a_dead_process_is_followed_as_sweeper_within_three_seconds(
@@ -149,7 +159,7 @@ def test_a_dead_process_is_followed_as_sweeper_within_three_seconds(
 
 def test_a_change_of_a_group_wakes_its_waiting_pulls(metadata_db: None) -> None:
     group, other = (groups.create(name=name, actor=ACTOR) for name in ("billing", "other"))
-    loop = SnapshotLoop()
+    loop = metadata_loops.SnapshotLoop()
     loop.run_once()
     with board.watch(group.id, {}) as waiter, board.watch(other.id, {}) as asleep:
         groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.test import Client
@@ -108,14 +108,14 @@ def test_a_time_of_a_page_is_exact_without_script(ada: Client) -> None:
 
 def test_a_page_asks_for_the_time_once(ada: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is changed by a form is stamped with times of its own."""
-    asked: list[tuple[str, datetime]] = []
-    ask = clock.server_and_now
+    asked: list[clock.DatabaseState] = []
+    ask = clock.database_state
 
-    def counted() -> tuple[str, datetime]:
+    def counted() -> clock.DatabaseState:
         asked.append(ask())
         return asked[-1]
 
-    monkeypatch.setattr(clock, "server_and_now", counted)
+    monkeypatch.setattr(clock, "database_state", counted)
     assert ada.get("/").status_code == 200 and len(asked) == 1
     assert ada.post("/groups/billing/stop", {}).status_code == 200 and len(asked) > 2
     asked.clear()
