@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from metadata.db.clock import database_now, later_sql, now_sql, utc
+from metadata.db.clock import UtcNow, database_now, later_sql, now_sql, utc
 from metadata.db.rows import update
 from metadata.db.transactions import reachable, transactional
 from metadata.limits.lease_ends import LeaseEnds
@@ -100,8 +100,10 @@ def term(*, name: str, holder: str, ttl_s: float) -> int | None:
         # A LeaseHolder comes back when half of it is over by its own clock: then it must not be sent away.
         if row.expires_at - now > (ttl * 2 / 3 if mine else timedelta()):
             return row.term if mine else None
-        # Guarded by all of it: of several that find it over, one gets it.
-        same = Lease.objects.filter(pk=name, holder=row.holder, term=row.term, expires_at=row.expires_at)
+        # Guarded by its term, and its end if another has it: of several that find it over, one gets it, and
+        # none whose holder has renewed it since.
+        same = Lease.objects.filter(pk=name, holder=row.holder, term=row.term)
+        same = same if mine else same.filter(expires_at__lte=now)
         number = row.term if mine else row.term + 1
         return number if same.update(holder=holder, term=number, expires_at=now + ttl) else None
 
@@ -109,7 +111,7 @@ def term(*, name: str, holder: str, ttl_s: float) -> int | None:
 def release(*, name: str, holder: str) -> None:
     """Give the lease up, so that another need not wait for its end."""
     with reachable():
-        Lease.objects.filter(pk=name, holder=holder).update(expires_at=database_now())
+        Lease.objects.filter(pk=name, holder=holder).update(expires_at=UtcNow())
 
 
 @transactional

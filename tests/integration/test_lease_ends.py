@@ -77,6 +77,13 @@ def test_a_lease_that_was_taken_away_is_not_renewed() -> None:
     assert mine.acquire() and leases.term(name="x", holder="me", ttl_s=60) == 3
 
 
+def test_a_lease_that_was_renewed_is_taken_when_it_ends() -> None:
+    """Whatever the text of its end is: a renewal writes it another way than the first of a term."""
+    assert leases.acquire(name="x", holder="dead", ttl_s=60)
+    assert leases.renew(name="x", holder="dead", ttl_s=0.2)
+    until(lambda: leases.term(name="x", holder="me", ttl_s=60) == 2, limit_s=3)
+
+
 def test_a_renewed_lease_lasts_as_long_as_a_new_one() -> None:
     assert leases.acquire(name="x", holder="me", ttl_s=10)
     assert leases.renew(name="x", holder="me", ttl_s=60)
