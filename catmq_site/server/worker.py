@@ -54,9 +54,7 @@ TRUSTED = addresses.networks(config.trusted_proxies)
 class Connection:
     """A client's connection; `crowd` is where it waits, None while a thread has it."""
 
-    __slots__ = (
-        "address", "client", "crowd", "drained", "incoming", "is_prompt", "left_at", "server", "sock",
-    )  # fmt: skip
+    __slots__ = ("address", "client", "crowd", "drained", "incoming", "server", "sock")
 
     def __init__(self, sock: socket.socket, client: Any, server: Any) -> None:
         sock.setblocking(False)
@@ -65,8 +63,6 @@ class Connection:
         self.address = "" if addresses.is_within(peer, TRUSTED) else peer
         self.incoming = Incoming()
         self.crowd: Crowd[Connection] | None = None
-        self.is_prompt = True  # its last request came soon after the answer before
-        self.left_at = 0.0  # time.monotonic() at which a thread gave it back
         self.drained = 0
 
     def hears(self) -> bool:
@@ -79,22 +75,12 @@ class Connection:
         return self.incoming.is_whole()
 
     def asks_again(self) -> bool:
-        """Return True if the next request comes at once; then it needs no way over the loop.
-
-        The thread waits a moment for it, but not for a client that let the last such moment pass.
-        """
+        """Return True if the next request comes at once; then it needs no way over the loop."""
         if self.incoming.is_whole():
             return True
         waiting = select.poll()
         waiting.register(self.sock, select.POLLIN)
-        self.is_prompt = bool(waiting.poll(NEXT_MS if self.is_prompt else 0))
-        self.left_at = time.monotonic()
-        return self.is_prompt and self.hears()
-
-    def leaves(self) -> None:
-        """Let a thread have it, whose request is whole."""
-        self.crowd = None
-        self.is_prompt = time.monotonic() - self.left_at < NEXT_MS / 1000
+        return bool(waiting.poll(NEXT_MS)) and self.hears()
 
 
 class Log(glogging.Logger):  # type: ignore[misc]
@@ -242,7 +228,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if not whole:
             self.wait_on(connection, crowd)
         elif crowd.remove(connection):
-            connection.leaves()
+            connection.crowd = None
             self.tpool.submit(self.serve, connection)
 
     def wait_on(self, connection: Connection, crowd: Crowd[Connection]) -> None:

@@ -173,22 +173,6 @@ def test_when_all_places_are_taken_the_oldest_idle_connection_goes(serve: Callab
     assert received(others[2], b"/2")
 
 
-def test_a_thread_waits_for_the_next_request_of_a_prompt_client_only(serve: Callable[..., Serving]) -> None:
-    serving = serve(NEXT_MS=2_000)
-    client = serving.client(WHOLE % 1)
-    received(client, b"/1")
-    until(lambda: len(serving.worker.idle) == 1, limit_s=1)  # a new one is not waited for
-    client.sendall(WHOLE % 2)  # within the moment: it is prompt
-    received(client, b"/2")
-    with pytest.raises(AssertionError, match="did not happen"):
-        until(lambda: len(serving.worker.idle) == 1, limit_s=0.5)
-    client.sendall(WHOLE % 3)
-    received(client, b"/3")
-    until(lambda: len(serving.worker.idle) == 1, limit_s=LIMIT_S)  # it let the moment pass
-    (connection,) = serving.worker.connections.values()
-    assert not connection.is_prompt
-
-
 def test_requests_that_are_sent_at_once_are_answered_in_their_order(serve: Callable[..., Serving]) -> None:
     client = serve().client(b"".join(WHOLE % number for number in range(20)))
 
