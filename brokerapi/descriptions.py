@@ -249,7 +249,7 @@ def add_descriptions(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     for path in result["paths"].values():
         for operation in path.values():
             for one in operation.get("parameters", ()):
-                said = "description" in one or "description" in one.get("schema", ())
-                if not said and (text := described(one["name"])):
+                of_shape = one.get("schema", {}).get("description", "")
+                if text := one.get("description") or of_shape or described(one["name"]):
                     one["description"] = text
     return result

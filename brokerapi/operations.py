@@ -193,6 +193,8 @@ class Operations:
     def example(self, schema: Json, name: str = "", *, required: bool = False, depth: int = 1) -> Any:
         """Return a value of a schema; `required`: with the fields that must be given, or the first."""
         found = self.resolved(schema)
+        if "example" in found:
+            return found["example"]
         if found.get("properties"):
             must = found.get("required", ())
             names = [one for one in found["properties"] if not required or one in must or one in USUAL]

@@ -23,6 +23,11 @@ BODY = '<label>Body, JSON<textarea rows="{}" spellcheck="false">{}</textarea></l
 MOST_ROWS = 14
 
 
+def _sample(value: object) -> object:
+    """Return a value for an input; what has parts is for bodies."""
+    return value if isinstance(value, str | int) else ""
+
+
 def form(
     method: str, path: str, operation: dict[str, Any], *, samples: dict[str, Any], body: Any = None
 ) -> SafeString:
@@ -32,7 +37,7 @@ def form(
             one["name"],
             one["name"],
             one["in"],
-            samples.get(one["name"], ""),
+            _sample(samples.get(one["name"])),
             SafeString(" required") if one.get("required") else "",
         )
         for one in operation.get("parameters", ())

@@ -13,6 +13,7 @@ from itertools import islice
 from types import NoneType
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from brokerapi.http import formats
@@ -74,6 +75,13 @@ class Tags(Text):
         return setting_types.Tags.separator.join(value)
 
 
+@extend_schema_field(
+    {
+        "type": "object",
+        "additionalProperties": {"type": "array", "items": {"type": "string"}},
+        "example": {"region": ["eu", "us"]},
+    }
+)
 class HeaderFilter(serializers.DictField):
     """A header filter: pairs in the view, an object of lists outside."""
 
