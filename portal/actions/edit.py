@@ -99,7 +99,7 @@ class Edit(Action):
         """The settings as they are, or as the URL wants them."""
         now = self.now()
         asked = {name: value for name, value in super().initial().items() if name != SEEN}
-        return {**_filled(now, seen=now), **asked}
+        return {**_filled(self.form_class, now, seen=now), **asked}
 
     def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
         """As of any action; but what others changed since the preview is shown before anything is saved."""
@@ -145,13 +145,13 @@ class Edit(Action):
         if not form.is_valid():
             return self._show(form, status=400)
         merge = self._merge(form.cleaned_data)
-        rebased = self.form_class(_filled({**merge.now, **merge.changed}, seen=merge.now))
+        rebased = self.form_class(_filled(self.form_class, {**merge.now, **merge.changed}, seen=merge.now))
         return super()._ask_about(form, shown=rebased, status=409 if merge.theirs else 200)
 
 
-def _filled(values: Values, *, seen: Values) -> dict[str, Any]:
+def _filled(form: type[forms.Form], values: Values, *, seen: Values) -> dict[str, Any]:
     as_read = {name: _plain(value) for name, value in seen.items()}
-    return {**{name: written(name, value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
+    return {**{name: written(form, name, value) for name, value in values.items()}, SEEN: json.dumps(as_read)}
 
 
 def _plain(value: Any) -> Any:
@@ -162,9 +162,9 @@ def _plain(value: Any) -> Any:
 def _three(form: type[forms.Form], merge: Merge) -> Table:
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
-        Column(_("When you opened it"), lambda name: code(shown(name, merge.seen[name]))),
-        Column(_("Now"), lambda name: code(shown(name, merge.now[name]))),
-        Column(_("After"), lambda name: code(shown(name, merge.changed.get(name, merge.now[name])))),
+        Column(_("When you opened it"), lambda name: code(shown(form, name, merge.seen[name]))),
+        Column(_("Now"), lambda name: code(shown(form, name, merge.now[name]))),
+        Column(_("After"), lambda name: code(shown(form, name, merge.changed.get(name, merge.now[name])))),
     ]
     names = [name for name in merge.now if name in merge.changed or name in merge.theirs]
     return plain(columns, names, Empty(_("Nothing changes.")))

@@ -9,13 +9,9 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from metadata.rules.groups.filters import header_lines
 from portal.actions.action import Preview
-from portal.kit import rows
 from portal.kit.tables import Column, Columns, Empty, code, plain, text
 from portal.templatetags.shapes import DASH
-
-OF_QUEUES = "stopped_queues"  # the setting that holds ids of queues
 
 
 def password_field(label: Any, *, autocomplete: str = "new-password", **form: Any) -> forms.CharField:
@@ -45,25 +41,22 @@ def given(fields: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
 def changes(form: type[forms.Form], before: Mapping[str, Any], after: Mapping[str, Any]) -> Preview:
     columns: Columns[str] = [
         Column(_("Setting"), lambda name: text(form.base_fields[name].label)),
-        Column(_("Now"), lambda name: code(shown(name, before.get(name)))),
-        Column(_("After"), lambda name: code(shown(name, after[name]))),
+        Column(_("Now"), lambda name: code(shown(form, name, before.get(name)))),
+        Column(_("After"), lambda name: code(shown(form, name, after[name]))),
     ]
     names = [name for name, value in after.items() if before.get(name) != value]
     none = Empty(_("Nothing changes."))
     return Preview(table=plain(columns, names, none)) if names else Preview(effects=[none.text])
 
 
-def shown(name: str, value: Any) -> Any:
+def shown(form: type[forms.Form], name: str, value: Any) -> Any:
     """A setting as a page shows it."""
     if isinstance(value, bool):
         return _("yes") if value else _("no")
-    return written(name, value) if value not in (None, "", [], {}) else DASH
+    return written(form, name, value) if value not in (None, "", [], {}) else DASH
 
 
-def written(name: str, value: Any) -> Any:
-    """A setting as it is typed: a list with commas, queues by name, each header of a filter on a line."""
-    if name == OF_QUEUES:
-        return ", ".join(map(rows.queue_name, value))
-    if isinstance(value, dict):
-        return header_lines(value)
-    return ", ".join(map(str, value)) if isinstance(value, list) else value
+def written(form: type[forms.Form], name: str, value: Any) -> Any:
+    """A setting as it is typed in its field: a list with commas."""
+    found = form.base_fields[name].prepare_value(value)
+    return ", ".join(map(str, found)) if isinstance(found, list) else found

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.cache import snapshot
-from metadata.rules.groups.filters import read_headers
+from metadata.rules.groups.filters import header_lines, read_headers
 from metadata.rules.setting_types import Choice, Flag, Headers, Numbers, Setting, Text, Whole
 from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
@@ -53,6 +53,11 @@ class QueuesField(forms.CharField):
             raise forms.ValidationError(words % ", ".join(gone))
         return sorted(set(ids.values()))
 
+    def prepare_value(self, value: Any) -> Any:
+        """Name the queues of a setting; what was typed stays as it is."""
+        known = snapshot.current()
+        return [known.queue_name(one) or one for one in value] if isinstance(value, list) else value
+
     def _id(self, word: str) -> int:
         """The id that a word is, 0 for another word."""
         return int(word) if self._takes_ids and word.isascii() and word.isdigit() and len(word) < 19 else 0
@@ -68,6 +73,9 @@ class HeadersField(forms.CharField):
             return read_headers(super().clean(value))
         except ValueError as error:
             raise forms.ValidationError(HEADER_LINES) from error
+
+    def prepare_value(self, value: Any) -> Any:
+        return header_lines(value) if isinstance(value, dict) else value
 
 
 def label(one: Setting) -> Words:
