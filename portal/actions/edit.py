@@ -15,6 +15,7 @@ from typing import Any
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
 
 from metadata.db import access
 from portal.actions.action import Action, Preview
@@ -84,6 +85,8 @@ class EditFields(forms.Form):
 
 class Edit(Action):
     """Changes settings; its form has `seen`. Subclasses say how settings are read and saved."""
+
+    button = lazy("Save")
 
     def now(self) -> dict[str, Any]:
         """The settings as they are, each as its field cleans it; JSON can hold them."""
