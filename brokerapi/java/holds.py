@@ -96,9 +96,7 @@ def wait(
         changed = threading.Event()
         with ExitStack() as watching:
             for group_id in seen:
-                waiter = board.watch(group_id, offsets)
-                waiter.event = changed
-                watching.enter_context(waiter)
+                watching.enter_context(board.watch(group_id, offsets, flag=changed))
             has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
             if has_news or draining.hurries() or has_changed(seen):
                 return

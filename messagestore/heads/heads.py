@@ -12,6 +12,7 @@ import mmap
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Protocol
 
 from messagestore.heads.bells import Bells
 from messagestore.heads.shared_heads import SharedHeads, now_ms
@@ -20,19 +21,37 @@ from messagestore.pool import known_heads
 WANTED_MS = 1000  # how long the other workers take a wait for granted
 
 
+class Flag(Protocol):
+    """Raised for a waiter; `threading.Event` is one."""
+
+    def set(self) -> None:
+        """Raise it: any thread does, and holds locks of the board."""
+
+    def is_set(self) -> bool:
+        """Return True while it is raised."""
+
+
 class Waiter:
     """One waiting pull: wakes when a head passes an offset, its group changes, or everything stops.
 
     One that `shares` the queues with the others of its group is woken for a message of its own only.
+    `flag` is what is raised to wake it: an event of its own, for which a thread waits, or another one.
     """
 
     def __init__(
-        self, board: HeadBoard, group_id: int, offsets: Mapping[int, int], *, shares: bool = False
+        self,
+        board: HeadBoard,
+        group_id: int,
+        offsets: Mapping[int, int],
+        *,
+        shares: bool = False,
+        flag: Flag | None = None,
     ) -> None:
         self.group_id = group_id
         self.offsets = offsets
         self.shares = shares
-        self.event = threading.Event()
+        self._event = threading.Event()
+        self.flag: Flag = self._event if flag is None else flag
         self._board = board
 
     def __enter__(self) -> Waiter:
@@ -44,7 +63,7 @@ class Waiter:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait, and return True if something happened within the time."""
-        return self.event.wait(timeout_s)
+        return self._event.wait(timeout_s)
 
 
 class HeadBoard:
@@ -70,9 +89,11 @@ class HeadBoard:
         """The highest durable head that a worker of this broker knows of a queue, 0 if none."""
         return max(self._heads.get(queue, 0), self.shared.head(queue))
 
-    def watch(self, group_id: int, offsets: Mapping[int, int], *, shares: bool = False) -> Waiter:
+    def watch(
+        self, group_id: int, offsets: Mapping[int, int], *, shares: bool = False, flag: Flag | None = None
+    ) -> Waiter:
         """A waiter behind {queue: offset}, to be used as a context manager."""
-        return Waiter(self, group_id, offsets, shares=shares)
+        return Waiter(self, group_id, offsets, shares=shares, flag=flag)
 
     def waiters(self) -> int:
         return len(self._waiters)
@@ -87,20 +108,20 @@ class HeadBoard:
             known_heads.seen(queue, head)
             woken: Counter[int] = Counter()  # by group, of those that share
             for waiter in self._by_queue.get(queue, ()):
-                if waiter.offsets[queue] < head and not waiter.event.is_set():
+                if waiter.offsets[queue] < head and not waiter.flag.is_set():
                     news = head - max(before, waiter.offsets[queue])
                     if not waiter.shares or woken[waiter.group_id] < news:
                         woken[waiter.group_id] += waiter.shares
-                        waiter.event.set()
+                        waiter.flag.set()
         if self.shared.raise_head(queue, head):
             self._bell.ring_others()
 
     def wake_some(self, group_id: int, queue: int, *, most: int) -> None:
         """Wake at most so many of a group's pulls that share a queue: there is something for each."""
         with self._guard:
-            waiting = (one for one in self._by_queue.get(queue, ()) if one.shares and not one.event.is_set())
+            waiting = (one for one in self._by_queue.get(queue, ()) if one.shares and not one.flag.is_set())
             for waiter in itertools.islice((one for one in waiting if one.group_id == group_id), most):
-                waiter.event.set()
+                waiter.flag.set()
 
     def listen(self, seconds: float = 0.0) -> None:
         """Wake those who wait behind heads that other workers raised, or raise within a time."""
@@ -147,7 +168,7 @@ class HeadBoard:
                 self._by_queue.setdefault(queue, set()).add(waiter)
                 self.shared.want(queue, until_ms)
                 if self.known(queue) > offset:
-                    waiter.event.set()
+                    waiter.flag.set()
         self._somebody.set()
 
     def remove(self, waiter: Waiter) -> None:
@@ -176,7 +197,7 @@ class HeadBoard:
     @staticmethod
     def _wake(waiters: Iterable[Waiter]) -> None:
         for waiter in waiters:
-            waiter.event.set()
+            waiter.flag.set()
 
 
 board = HeadBoard()

@@ -346,11 +346,11 @@ def test_a_waiting_member_is_woken_for_a_message_of_its_own_only(queue: int) -> 
         waiter.__enter__()
     try:
         send("b", "c")
-        assert sum(waiter.event.is_set() for waiter in waiters) == 2
+        assert sum(waiter.flag.is_set() for waiter in waiters) == 2
         board.wake_some(group_id, queue, most=1)
-        assert sum(waiter.event.is_set() for waiter in waiters) == 3
+        assert sum(waiter.flag.is_set() for waiter in waiters) == 3
         board.wake_group(group_id)
-        assert all(waiter.event.is_set() for waiter in waiters)
+        assert all(waiter.flag.is_set() for waiter in waiters)
     finally:
         for waiter in waiters:
             waiter.__exit__()

@@ -50,18 +50,18 @@ def test_a_waiter_hears_of_a_head_of_another_worker_at_the_next_look(
         other.note(8, 9)
         other.note(7, 5)
         mine.listen()
-        assert not waiter.event.is_set(), "nothing came behind its offset"
+        assert not waiter.flag.is_set(), "nothing came behind its offset"
         other.note(7, 6)
-        assert not waiter.event.is_set()
+        assert not waiter.flag.is_set()
         mine.listen()
-        assert waiter.event.is_set()
+        assert waiter.flag.is_set()
 
 
 def test_who_comes_behind_a_head_of_another_worker_does_not_wait(boards: tuple[HeadBoard, HeadBoard]) -> None:
     mine, other = boards
     other.note(7, 6)
     with mine.watch(1, {7: 5}) as waiter:
-        assert waiter.event.is_set()
+        assert waiter.flag.is_set()
 
 
 def test_a_queue_is_wanted_by_all_workers_for_a_while_after_one_waited(

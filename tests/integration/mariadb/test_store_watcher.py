@@ -93,9 +93,9 @@ def test_one_worker_asks_for_what_another_waits_for(
         # A send of another broker: nobody here noted it.
         publish(topic="orders", messages=[NewMessage(body=b"", queue=queues[1])], batch_id=None, actor=ACTOR)
         until(lambda: watching.run_once() or leader.known(queues[1]) == 1)
-        assert not waiter.event.is_set()
+        assert not waiter.flag.is_set()
         follower.listen()
-        assert waiter.event.is_set()
+        assert waiter.flag.is_set()
 
 
 def test_a_head_that_moved_without_looking_new_is_found_within_a_second(
@@ -178,7 +178,7 @@ def test_a_frozen_node_delays_news_of_no_other_node(
                     begun = time.monotonic()
                     until(lambda head=head: board.known(queue_of["well"]) == head, limit_s=20)
                     assert time.monotonic() - begun < HEARD_WITHIN_S
-                assert waiter.event.is_set()
+                assert waiter.flag.is_set()
                 until(lambda: node_pools.away() == ["ill"], limit_s=20)
             finally:
                 os.kill(ill.pid, signal.SIGCONT)
