@@ -119,7 +119,7 @@ def test_a_header_filter_is_tried_on_the_last_messages(broker: Broker, topic: st
     for wrong in (
         "region=eu",
         "[]",
-        "[" * 9_000,
+        "[" * 1_200,
         '{"region": ["\\ud800"]}',
         '{"region": "eu"}',
         '{"region": []}',

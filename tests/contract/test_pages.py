@@ -37,6 +37,7 @@ def shop(broker: Broker, make_node: Callable[..., str]) -> Admin:
         admin.create_group(name)
     admin.subscribe("billing-v2", "orders")
     admin.change_subscription("billing", "orders", retries=0)
+    snapshot.refresh()  # failures are not to be retried from now on
     sent = [{"body": f"refused {n}", "key": f"{n}", "headers": {"region": "eu"}} for n in range(20)]
     broker.ok("POST", "/topics/orders/messages", {"messages": sent})
     broker.ok("POST", "/keys", {"name": "shop-7", "rights": {"produce": ["orders"]}})

@@ -1,33 +1,35 @@
-"""A broker inside the test's process: the real views behind a threading server, and the worker's loops."""
+"""A broker inside the test's process: the real views behind a worker of the server, and its loops."""
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from wsgiref.simple_server import WSGIServer
+from unittest import mock
 
 import msgspec
 import requests
-from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 
 from brokerapi.http import draining
-from catmq_site.server import maintenance
+from catmq_site.server import maintenance, worker
+from catmq_site.server.worker import Worker
 from catmq_site.wsgi import application
 from metadata import actors
 from metadata.users import api_keys
+from tests.support.serving import Serving
 
 MSGPACK = "application/msgpack"
+THREADS = 64
 
 
 class Broker:
     """Where it listens, and requests to it with an API key."""
 
-    def __init__(self, url: str, api_key: str) -> None:
+    def __init__(self, url: str, api_key: str, worker: Worker | None = None) -> None:
         self.url = url
         self.api_key = api_key
+        self.worker = worker
 
     def call(self, method: str, path: str, body: Any = None, **options: Any) -> requests.Response:
         """The answer to a request whose body, if not bytes, is sent as JSON; `path` is behind /api/v1."""
@@ -54,7 +56,7 @@ class Broker:
         """The same broker asked with a new key of these rights."""
         name = f"key-{uuid.uuid4().hex}"
         _, plaintext = api_keys.create(name=name, rights=rights, actor=actors.command("test"))
-        return Broker(self.url, plaintext)
+        return Broker(self.url, plaintext, self.worker)
 
 
 def problem(answer: requests.Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
@@ -71,34 +73,20 @@ def problem(answer: requests.Response, status: int, code: str, field: str | None
     return found
 
 
-class _Server(ThreadedWSGIServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are no news."""
-
-
-class _Handler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
-
-
 @contextmanager
 def running() -> Iterator[Broker]:
     """A broker with an empty metadata database and a key that may do everything."""
     _, plaintext = api_keys.create(name="test", rights={"admin": ["*"]}, actor=actors.command("test"))
-    server: WSGIServer = _Server(("127.0.0.1", 0), _Handler)
-    server.set_app(application)
-    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    serving.start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
+    serving = Serving(application, threads=THREADS)
+    serving.thread.start()
+    url = f"http://127.0.0.1:{serving.port}"
     loops = maintenance.Loops([*maintenance.loops(url=url), maintenance.java_beats_loop()])
     loops.start()
     try:
-        yield Broker(url, plaintext)
+        yield Broker(url, plaintext, serving.worker)
     finally:
         draining.drain()
-        server.shutdown()
-        server.server_close()
+        with mock.patch.object(worker, "CLOSE_S", 0.0):  # clients that are left open are not waited for
+            serving.stop()
         loops.stop()
         draining.resume()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from catmq_site.server import channels, worker
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, Channel
 from catmq_site.server.crowds import Crowd
-from catmq_site.server.worker import Log, Worker
 from tests.support.environment import ROOT
+from tests.support.serving import LIMIT_S, Serving
 from tests.support.waiting import until
 
-LIMIT_S = 10.0
 WHOLE = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"
 BEGUN = b"POST / HTTP/1.1\r\nHost: x\r\nX"
 
@@ -37,41 +35,6 @@ def echo(environ: Any, start_response: Any) -> list[bytes]:
     body = environ["PATH_INFO"].encode() + environ["wsgi.input"].read()
     start_response("200 OK", [("Content-Length", str(len(body)))])
     return [body]
-
-
-class Serving:
-    """A worker that runs in a thread of the test, and clients of it."""
-
-    def __init__(self, application: Any = echo) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=500)
-        cfg = Config()
-        cfg.set("threads", 4)
-        cfg.set("forwarder_headers", "")
-        self.worker = made = Worker(1, os.getppid(), [self.listener], None, 30, cfg, Log(cfg))
-        made.wsgi, made.tpool = application, ThreadPoolExecutor(4)
-        made.epoll = worker.select.epoll()
-        made.method_queue.init()
-        self.stack = ExitStack()
-        self.thread = threading.Thread(target=made.run, daemon=True)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads that have been started to serve."""
-        return len(self.worker.tpool._threads)
-
-    def client(self, data: bytes = b"") -> socket.socket:
-        """A client that has sent something."""
-        made = self.stack.enter_context(socket.create_connection(self.listener.getsockname(), LIMIT_S))
-        made.sendall(data)
-        return made
-
-    def stop(self) -> None:
-        """Return what SIGTERM does."""
-        self.worker.handle_exit(15, None)
-        self.thread.join(LIMIT_S)
-        assert not self.thread.is_alive()
-        self.worker.tpool.shutdown()
-        self.worker.tmp.close()
 
 
 @pytest.fixture
@@ -301,7 +264,7 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
 
 def test_whoever_has_connected_when_the_broker_stops_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.master, "stopping", lambda: True)
-    serving = Serving()
+    serving = Serving(echo)
     clients = [serving.client(WHOLE % number) for number in range(3)]
     serving.worker.alive = False
     serving.thread.start()
