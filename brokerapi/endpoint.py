@@ -7,6 +7,7 @@ A method gets a `Call` and the words of the URL, makes one call below and return
 
 from __future__ import annotations
 
+import time
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from rest_framework.views import APIView
 
 from brokerapi.http import auth, errors, formats, metrics, renderers
 from brokerapi.http.parsers import ANY, Body, read_query
+from brokerapi.http.repeats import CAME_AT, Repeat
 from brokerapi.shapes.base import ConfirmQuery, ListQuery
 from metadata.actors import Actor
 from metadata.db import access
@@ -40,12 +42,13 @@ NOBODY = Actor(kind="key", name="")  # has no rights; for endpoints that need no
 class Call:
     """One request on its way through a view."""
 
-    __slots__ = ("actor", "kind", "request")
+    __slots__ = ("actor", "kind", "repeat", "request")
 
     def __init__(self, request: HttpRequest, actor: Actor) -> None:
         self.request = request
         self.actor = actor
         self.kind = formats.of_answer(request)
+        self.repeat: Repeat | None = None  # under which the same request gets the same answer again
 
     def read(self, body: Body[T]) -> T:
         """The body as a typed struct. Raises Malformed, TooLarge or Invalid."""
@@ -98,6 +101,11 @@ class Call:
         """Return True if the client has closed its connection; False where the server cannot tell."""
         has_ended = getattr(self.request.META.get("gunicorn.socket"), "has_ended", None)
         return has_ended is not None and has_ended()
+
+    def waited_s(self) -> float:
+        """Return how long the server has held the request back before this."""
+        now = time.monotonic()
+        return now - float(self.request.META.get(CAME_AT, now))
 
     def answer(self, value: Any) -> HttpResponse:
         """200 with a value."""

@@ -47,6 +47,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})  # others count as "other"
 
 REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
+REPEATED = Counter("catmq_requests_repeated", "Those that got the answer before again, without a thread.")
 ERRORS = Counter("catmq_errors", "Errors answered, those of single messages included.", ["code"])
 SENT = Counter("catmq_messages_sent", "Messages stored by sends.")
 PULLED = Counter("catmq_messages_pulled", "Messages answered to pulls.")
@@ -80,6 +81,12 @@ def count_request(request: HttpRequest, response: HttpResponse) -> None:
     code = getattr(response, "catmq_code", None)
     if code is not None:
         count_error(code)
+
+
+def count_again(method: str, route: str) -> None:
+    """Counts a request that got the answer of the one before again."""
+    REQUESTS.labels(method, route, 200).inc()
+    REPEATED.inc()
 
 
 def count_error(code: Code, count: int = 1) -> None:

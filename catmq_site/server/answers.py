@@ -8,6 +8,8 @@ from functools import lru_cache
 
 from gunicorn.http.wsgi import Response
 
+from brokerapi.http.repeats import Repeat
+
 
 class Answer(Response):  # type: ignore[misc]
     """An answer whose head leaves in one piece with the beginning of its body.
@@ -16,6 +18,8 @@ class Answer(Response):  # type: ignore[misc]
     """
 
     head = b""
+    whole = b""  # the answer as it was sent, if it was sent in one piece
+    repeat: Repeat | None = None  # what the view says of the same request
     headers_sent: bool
 
     def send_headers(self) -> None:
@@ -52,12 +56,23 @@ class Answer(Response):  # type: ignore[misc]
     def _flush(self, data: bytes = b"") -> None:
         head, self.head = self.head, b""
         if head or data:
+            self.whole = head + data if head and not self.chunked else b""
             self.sock.sendall(head + data)
 
     def close(self) -> None:
         self.send_headers()
         self._flush()
         super().close()
+
+
+def again(status: bytes, rest: bytes) -> bytes:
+    """Return an answer that was sent before, with a new date between its two parts."""
+    return b"%b\r\nDate: %b%b" % (status, date().encode(), rest)
+
+
+def date() -> str:
+    """Return the time of an answer, as its header has it."""
+    return _date(int(time.time()))
 
 
 @lru_cache(1)

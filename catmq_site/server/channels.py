@@ -27,19 +27,24 @@ class Channel:
     """The stand-in that gunicorn takes for a socket, from the head of one request to the end of its answer.
 
     `phase` is HEAD (all of it is here: nothing may be read), BODY, or REST (nothing is waited for).
+    `has_read` tells that more was read than the loop had collected.
     """
 
-    __slots__ = ("__weakref__", "_is_cut", "_moved", "_slow", "_sock", "_waited_s", "address", "phase")
+    __slots__ = (
+        "__weakref__", "_is_cut", "_moved", "_slow", "_sock", "_waited_s", "address", "has_read", "phase",
+    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str, slow: Crowd[Channel]) -> None:
         self._sock, self.address, self._slow = sock, address, slow
         self.phase = HEAD
         self._moved, self._waited_s, self._is_cut = 0, 0.0, False
+        self.has_read = False
 
     def recv(self, size: int) -> bytes:
         """Return at most so many bytes, b'' at the end. Raises TimeoutError."""
         if self.phase is HEAD:
             raise LimitRequestHeaders(f"the headers have more than {MOST_HEAD_BYTES} bytes")
+        self.has_read = True
         while True:
             try:
                 data = self._sock.recv(size)

@@ -1,4 +1,4 @@
-"""The part of its next request that a client has sent, while no thread waits for the rest.
+"""A client's connection, and the part of its next request that has come while no thread waits for the rest.
 
 The worker's loop collects requests here as they come. A thread is given a request only when its head is whole
 and, if its body is small, the body too; a large body is read by the thread (catmq_site/server/channels.py).
@@ -6,10 +6,21 @@ and, if its body is small, the body too; a large body is read by the thread (cat
 
 from __future__ import annotations
 
+import errno
+import select
+import socket
+from typing import Any
+
+from catmq_site.server.crowds import Crowd
+from metadata.config import config
+from metadata.rules.membership import addresses
+
 MOST_HEAD_BYTES = 32 << 10  # of a request's line and headers together
 SMALL_BODY_BYTES = 64 << 10  # a body of this size is collected before a thread begins
 READ_BYTES = 64 << 10  # of one read
 END = b"\r\n\r\n"
+NEXT_MS = 25  # a thread waits so long for a connection's next request before it gives it back
+TRUSTED = addresses.networks(config.trusted_proxies)
 
 
 class Incoming:
@@ -33,10 +44,50 @@ class Incoming:
         """Return whether a thread can begin: it finds a whole request, or one that it refuses as it is."""
         return self._needed is not None and len(self._data) >= self._needed
 
+    def peek(self) -> bytes:
+        """Return what has come, and leave it here."""
+        return bytes(self._data)
+
     def take(self) -> bytes:
         data = bytes(self._data)
         self._data, self._needed = bytearray(), None
         return data
+
+
+class Connection:
+    """A client's connection; `crowd` is where it waits, None while a thread has it.
+
+    `came_at` is the time.monotonic() at which its request came, if that has waited since.
+    """
+
+    __slots__ = ("address", "came_at", "client", "crowd", "drained", "incoming", "peer", "server", "sock")
+
+    def __init__(self, sock: socket.socket, client: Any, server: Any) -> None:
+        sock.setblocking(False)
+        self.sock, self.client, self.server = sock, client, server
+        self.peer = client[0] if isinstance(client, tuple) else ""
+        self.address = "" if addresses.is_within(self.peer, TRUSTED) else self.peer
+        self.incoming = Incoming()
+        self.crowd: Crowd[Connection] | None = None
+        self.drained = 0
+        self.came_at: float | None = None
+
+    def hears(self) -> bool:
+        """Take what has come; whether a request is whole. Raises BlockingIOError, and ConnectionError at
+        the client's end."""
+        data = self.sock.recv(READ_BYTES)
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "the client has closed the connection")
+        self.incoming.add(data)
+        return self.incoming.is_whole()
+
+    def asks_again(self) -> bool:
+        """Return True if the next request comes at once; then it needs no way over the loop."""
+        if self.incoming.is_whole():
+            return True
+        waiting = select.poll()
+        waiting.register(self.sock, select.POLLIN)
+        return bool(waiting.poll(NEXT_MS)) and self.hears()
 
 
 def _needed(data: bytearray, searched: int) -> int | None:

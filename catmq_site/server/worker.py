@@ -5,7 +5,8 @@ those that are whole, so a client that sends slowly, or nothing, costs a file an
 Bodies above SMALL_BODY_BYTES are the exception: the thread reads them, under limits
 (catmq_site/server/channels.py), and so it is with answers that a client does not take. A connection that ends
 is closed by the loop when the client has closed it, too. Where too many wait, the oldest of the address with
-most of them goes (catmq_site/server/crowds.py).
+most of them goes (catmq_site/server/crowds.py). Requests that are repeated while nothing changes take no
+thread either (catmq_site/server/repeats.py).
 """
 
 from __future__ import annotations
@@ -24,16 +25,15 @@ from gunicorn.http.errors import NoMoreData
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
+from brokerapi.http.repeats import CAME_AT, REPEAT
 from catmq_site import logs
-from catmq_site.server import master, refusals
+from catmq_site.server import answers, master, refusals
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, REST, Channel
 from catmq_site.server.crowds import Crowd
-from catmq_site.server.incoming import READ_BYTES, Incoming
-from metadata.config import config
-from metadata.rules.membership import addresses
+from catmq_site.server.incoming import READ_BYTES, Connection
+from catmq_site.server.repeats import Held, Repeats
 
-NEXT_MS = 25  # a thread waits so long for a connection's next request before it gives it back
 REQUEST_S = 5.0  # from the first byte of a request until a thread can begin
 CLOSE_S = 2.0  # for a client to close a connection that has ended
 NOTIFY_S = 0.5
@@ -48,39 +48,7 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NOBODY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
 GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ETIMEDOUT)
 READABLE = select.EPOLLIN | select.EPOLLONESHOT
-TRUSTED = addresses.networks(config.trusted_proxies)
-
-
-class Connection:
-    """A client's connection; `crowd` is where it waits, None while a thread has it."""
-
-    __slots__ = ("address", "client", "crowd", "drained", "incoming", "server", "sock")
-
-    def __init__(self, sock: socket.socket, client: Any, server: Any) -> None:
-        sock.setblocking(False)
-        self.sock, self.client, self.server = sock, client, server
-        peer = client[0] if isinstance(client, tuple) else ""
-        self.address = "" if addresses.is_within(peer, TRUSTED) else peer
-        self.incoming = Incoming()
-        self.crowd: Crowd[Connection] | None = None
-        self.drained = 0
-
-    def hears(self) -> bool:
-        """Take what has come; whether a request is whole. Raises BlockingIOError, and ConnectionError at
-        the client's end."""
-        data = self.sock.recv(READ_BYTES)
-        if not data:
-            raise ConnectionResetError(errno.ECONNRESET, "the client has closed the connection")
-        self.incoming.add(data)
-        return self.incoming.is_whole()
-
-    def asks_again(self) -> bool:
-        """Return True if the next request comes at once; then it needs no way over the loop."""
-        if self.incoming.is_whole():
-            return True
-        waiting = select.poll()
-        waiting.register(self.sock, select.POLLIN)
-        return bool(waiting.poll(NEXT_MS)) and self.hears()
+HUNG_UP = select.EPOLLRDHUP | select.EPOLLONESHOT
 
 
 class Log(glogging.Logger):  # type: ignore[misc]
@@ -106,6 +74,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         most = {"most": MOST_UNFINISHED, "most_of_one": MOST_UNFINISHED_OF_ONE}
         self.unfinished: Crowd[Connection] = Crowd(limit_s=REQUEST_S, **most)
         self.closing: Crowd[Connection] = Crowd(limit_s=CLOSE_S, **most)
+        self.held: Crowd[Connection] = Crowd(limit_s=float("inf"), most=self.capacity)
+        self.repeats: Repeats[Connection] = Repeats(self)
         self.connections: dict[int, Connection] = {}  # by file
         self.accepts_at = 0.0  # time.monotonic(); later than now while there is no room for more
         self.sent_away = {"late": 0, "crowded": 0}
@@ -138,7 +108,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.method_queue.close()
 
     def turn(self) -> None:
-        for file, _ in self.epoll.poll(TURN_S):
+        for file, _ in self.epoll.poll(self.repeats.within_s(TURN_S)):
             if file == self.method_queue.fileno():
                 self.method_queue.run_callbacks(file)
             elif (connection := self.connections.get(file)) is not None:
@@ -147,6 +117,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 for listener in self.sockets:
                     if listener.fileno() == file:
                         self.accept(listener)
+        self.repeats.end_due()
         self.clear_away()
 
     def set_accept_enabled(self, enabled: bool) -> None:
@@ -197,7 +168,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def make_room(self) -> bool:
         """End a connection that is not being served; if there is none, accept nobody for a while."""
-        for crowd in (self.closing, self.unfinished, self.idle):
+        for crowd in (self.closing, self.unfinished, self.idle, self.held):
             oldest = crowd.oldest()
             if oldest is not None:
                 self.send_away(oldest)
@@ -205,18 +176,22 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.accepts_at = time.monotonic() + TURN_S
         return False
 
-    def park(self, connection: Connection, crowd: Crowd[Connection]) -> None:
+    def park(self, connection: Connection, crowd: Crowd[Connection], for_what: int = READABLE) -> None:
         """Let a connection wait for its client in the loop. From here on it is the loop's alone."""
         connection.crowd = crowd
-        surplus = crowd.add(connection, lambda: self.epoll.modify(connection.sock, READABLE))
+        surplus = crowd.add(connection, lambda: self.epoll.modify(connection.sock, for_what))
         if surplus is not None:
             self.method_queue.defer(self.send_away, surplus)
 
     def hear(self, connection: Connection) -> None:
-        """Take what a client has sent; a whole request goes to a thread."""
+        """Take what a client has sent; a whole request goes to a thread, unless it is a repeated one."""
         crowd = connection.crowd
         if crowd is None or connection not in crowd:
             return  # it was found to be one too many meanwhile
+        if crowd is self.held:  # it has hung up
+            crowd.remove(connection)
+            self.drop(connection)
+            return
         try:
             whole = self.drain(connection) if crowd is self.closing else connection.hears()
         except BlockingIOError:
@@ -228,8 +203,39 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if not whole:
             self.wait_on(connection, crowd)
         elif crowd.remove(connection):
-            connection.crowd = None
+            self.take_up(connection)
+
+    def take_up(self, connection: Connection) -> None:
+        """Begin with a request that is whole: in the loop if it is a repeated one, else in a thread."""
+        connection.crowd, connection.came_at = None, None
+        if not self.alive or not self.repeats.begin(connection, connection.incoming.peek()):
             self.tpool.submit(self.serve, connection)
+
+    def hold(self, client: Connection) -> None:
+        client.came_at = time.monotonic()
+        self.park(client, self.held, HUNG_UP)
+
+    def answer_again(self, client: Connection, status: bytes, rest: bytes) -> None:
+        """Answer a repeated request; who does not take so little at once is not waited for."""
+        self.held.remove(client)
+        answer = answers.again(status, rest)
+        client.incoming.take()
+        try:
+            is_taken = client.sock.send(answer) == len(answer)
+        except OSError:
+            is_taken = False
+        if is_taken:
+            self.park(client, self.idle)
+        else:
+            self.drop(client)
+
+    def answer_anew(self, client: Connection) -> None:
+        if self.held.remove(client):
+            client.crowd = None
+            self.tpool.submit(self.serve, client)
+
+    def tell_news(self, held: Held[Connection]) -> None:
+        self.method_queue.defer(self.repeats.look, held)
 
     def wait_on(self, connection: Connection, crowd: Crowd[Connection]) -> None:
         """Let a connection wait for more; with the first byte of a request its time begins."""
@@ -271,6 +277,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def drop(self, connection: Connection) -> None:
         self.connections.pop(connection.sock.fileno(), None)  # before another one can have the number
+        self.repeats.forget(connection)
         connection.sock.close()
         if not self.alive:
             self.method_queue.defer(lambda: None)  # the loop may wait for this one
@@ -279,7 +286,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """Answer the requests of a connection as long as they come at once: a thread's work."""
         try:
             while kept := self.answer(connection):
-                if not self.alive or not connection.asks_again():
+                again = self.alive and connection.asks_again()
+                if not again or self.repeats.knows(connection, connection.incoming.peek()):
                     break
         except BlockingIOError:
             pass
@@ -287,7 +295,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.drop(connection)
             return
         if kept:
-            self.park(connection, self.unfinished if connection.incoming else self.idle)
+            self.give_back(connection)
             return
         try:
             connection.sock.shutdown(socket.SHUT_WR)
@@ -296,18 +304,28 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         else:
             self.park(connection, self.closing)
 
+    def give_back(self, connection: Connection) -> None:
+        if connection.incoming.is_whole():
+            self.method_queue.defer(self.take_up, connection)
+        else:
+            self.park(connection, self.unfinished if connection.incoming else self.idle)
+
     def answer(self, connection: Connection) -> bool:
         channel = Channel(connection.sock, connection.address, self.slow)
         parser = RequestParser(self.cfg, channel, connection.client)
-        parser.unreader.unread(connection.incoming.take())
+        came = connection.incoming.take()
+        parser.unreader.unread(came)
         try:
             request = next(parser)
             channel.phase = BODY
-            kept = self.handle_request(request, connection, channel)
+            answer = self.handle_request(request, connection, channel)
             channel.phase = REST
-            if not kept or not parser.finish_body():
+            if answer.should_close() or not parser.finish_body():
                 return False
-            connection.incoming.add(parser.unreader.take_buffered())
+            more = parser.unreader.take_buffered()
+            connection.incoming.add(more)
+            if answer.repeat is not None and answer.whole and not more and not channel.has_read:
+                self.repeats.learn(connection, came, answer.whole, answer.repeat)
         except (NoMoreData, StopIteration, TimeoutError):
             return False
         except OSError as error:
@@ -329,13 +347,16 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         with suppress(OSError):
             channel.sendall(refusals.answer(error))
 
-    def handle_request(self, request: Any, connection: Connection, channel: Channel) -> bool:
-        """Have a request answered; whether the connection may be kept. gunicorn's own also calls hooks, and
-        writes a log of accesses, that this broker does not have."""
+    def handle_request(self, request: Any, connection: Connection, channel: Channel) -> Answer:
+        """Have a request answered. gunicorn's own also calls hooks, and writes a log of accesses, that this
+        broker does not have."""
+        answer: Answer
         answer, environ = wsgi.create(
             request, channel, connection.client, connection.server, self.cfg, response_class=Answer
         )
         environ["wsgi.multithread"] = True
+        if connection.came_at is not None:
+            environ[CAME_AT], connection.came_at = connection.came_at, None
         if not self.alive:
             answer.force_close()
         try:
@@ -348,7 +369,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             # A second answer behind the beginning of this one would be read as part of it.
             self.log.exception("An answer broke off")
             raise StopIteration from None
-        return not answer.should_close()
+        answer.repeat = environ.get(REPEAT)
+        return answer
 
     def _respond(self, answer: Answer, environ: dict[str, Any]) -> None:
         pieces = self.wsgi(environ, answer.start_response)
