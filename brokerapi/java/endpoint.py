@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -20,9 +21,12 @@ from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
 
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.http import errors, renderers
+from brokerapi.http import draining, errors, metrics, renderers
 from brokerapi.http.formats import JSON
 from brokerapi.http.parsers import invalid, read_bytes
+from brokerapi.http.repeats import REPEAT
+from brokerapi.java import holds
+from messagestore.heads.heads import Flag, board
 from metadata.actors import Actor
 from metadata.brokers import java_callers
 from metadata.cache import snapshot
@@ -39,6 +43,7 @@ SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
 MOST_KNOWN = 10_000  # addresses
+UNCHANGED_S = 60.0  # a request that comes again and again is answered in full so often
 CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 
 _networks = addresses.networks(config.java_networks)
@@ -126,6 +131,61 @@ def with_token(actor: Actor, token: str | None) -> Actor:
     return Actor(kind="key", name=key.name, address=actor.address, rights=key.rights, key_id=key.id)
 
 
+class Unchanged:
+    """The answer of a Java client that has news neither of its groups nor of its queues.
+
+    `generations` are those of the groups that it was told, `offsets` the ends of the queues that it awaits.
+    """
+
+    address = sdk = route = ""  # of the request
+
+    def __init__(
+        self, wait_s: float, generations: Mapping[int, int], offsets: Mapping[int, int] = holds.EMPTY
+    ) -> None:
+        self.wait_s, self._generations, self._offsets = wait_s, generations, offsets
+        self._metadata = snapshot.current().version
+        self._until = time.monotonic() + UNCHANGED_S
+
+    def begins(self) -> bool:
+        """Note that the request came again; False if it is to be answered in full."""
+        if time.monotonic() >= self._until or snapshot.current().version != self._metadata:
+            return False
+        if not self.holds():
+            return False
+        try:
+            check_rate(self.address)
+        except RateLimited:
+            return False
+        return self.note()
+
+    def note(self) -> bool:
+        """Note what a full answer would note; False if it is not certain to be the same."""
+        raise NotImplementedError
+
+    def watch(self, flag: Flag) -> Callable[[], object]:
+        """Have a flag raised at any news, and return what ends that."""
+        waiters = [board.watch(group, self._offsets, flag=flag) for group in self._generations]
+        for one in waiters:
+            board.add(one)
+
+        def leave() -> None:
+            for one in waiters:
+                board.remove(one)
+
+        return leave
+
+    def holds(self) -> bool:
+        """Return True if there is no news."""
+        if draining.hurries() or holds.has_changed(self._generations):
+            return False
+        return not any(board.known(queue) > offset for queue, offset in self._offsets.items())
+
+    def answered(self) -> None:
+        """Count the request."""
+        java_callers.count(address=self.address, sdk=self.sdk, outcome="answered")
+        metrics.count_again("POST", self.route)
+
+
 class JavaEndpoint(Endpoint):
     """Base of all; `answer_to` takes (call, request) and returns the fields of the answer."""
 
@@ -144,7 +204,13 @@ class JavaEndpoint(Endpoint):
                 check_rate(call.actor.address)
             asked = self.body.read(call.request)
             sdk = client_of("", asked.sdkVersion) if asked.sdkVersion else ""
-            return said(call, self.answer_to(call, asked))
+            answer = said(call, self.answer_to(call, asked))
+            if isinstance(call.repeat, Unchanged):
+                match = call.request.resolver_match
+                call.repeat.address, call.repeat.sdk = address, sdk
+                call.repeat.route = match.route if match is not None else ""
+                call.request.META[REPEAT] = call.repeat
+            return answer
         except Exception as error:  # noqa: BLE001 - as Endpoint does: refused() logs what is a bug
             outcome = "limited" if isinstance(error, RateLimited) else "refused"
             return self.refused(call, error)

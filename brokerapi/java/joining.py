@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import handles, holds, polling
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, client_of
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged, client_of
 from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -148,7 +148,21 @@ class Heartbeat(JavaEndpoint):
     def answer_to(self, call: Call, asked: BeatRequest) -> dict[str, Any]:
         ids = [one for one in (asked.consumerId, *(asked.consumerIds or ())) if one]
         deleted = max(map(_is_gone, ids), default=False)
+        if ids and not deleted:
+            call.repeat = _BeatAgain(ids)
         return {"heatbeatTime": 10, "deleted": int(deleted), "bakUrl": ""}
+
+
+class _BeatAgain(Unchanged):
+    """A heartbeat of clients that poll."""
+
+    def __init__(self, ids: Collection[int]) -> None:
+        super().__init__(0.0, {})
+        self._ids = ids
+
+    def note(self) -> bool:
+        """Return False if a poll does not tell already that they live."""
+        return all(map(polling.has_just_polled, self._ids))
 
 
 class _Beating(NamedTuple):

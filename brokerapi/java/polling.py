@@ -18,7 +18,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, refusal
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged, refusal
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Forbidden, Gone
 from metadata.groups import groups
@@ -73,14 +73,16 @@ class Poll(JavaEndpoint):
             return _deleted(java_id, members)
         java_beats.note_poll(java_id)
         _note_poll(java_id)
-        for member in members:
-            handles.note(member.consumer)
         try:
             if settled is None:
+                for member in members:
+                    handles.note(member.consumer)
                 news = _news(call, members, versions, _ended(deleted, versions))
             else:
                 news = _news_for_settled(call, settled, versions)
             _note_poll(java_id)
+            if not news:
+                call.repeat = _again(java_id, versions)
             return _answer(news)
         except Gone:
             return _deleted(java_id, members)
@@ -96,6 +98,40 @@ class Poll(JavaEndpoint):
         is_known = isinstance(error, CatmqError) and not draining.hurries()
         answer.status_code = HTTPStatus.OK if is_known else answer.status_code
         return answer
+
+
+class _PollAgain(Unchanged):
+    """A poll of a client for which nothing is new."""
+
+    def __init__(self, java_id: int, versions: Mapping[str, int], settled: _Settled) -> None:
+        super().__init__(_longest_s(settled.members), settled.generations)
+        self._java_id, self._versions = java_id, versions
+        self._members = [one.consumer.member_id for one in settled.members]
+
+    def note(self) -> bool:
+        """Note that the client lives; False if it is to be looked at in full."""
+        settled = _settled_at(self._java_id, self._versions)
+        if settled is None or not java_members.has_polled(self._java_id):
+            return False
+        if any((self._java_id, group) in _starting for group in self._versions):
+            return False
+        java_beats.note_poll(self._java_id)
+        _note_poll(self._java_id)
+        _note_settled(settled)
+        return True
+
+    def holds(self) -> bool:
+        return not java_beats.has_news(self._members) and super().holds()
+
+    def answered(self) -> None:
+        super().answered()
+        _note_poll(self._java_id)
+
+
+def _again(java_id: int, versions: Mapping[str, int]) -> _PollAgain | None:
+    """Return when the client gets the same answer again; None while it is not certain what it has."""
+    settled = _settled_at(java_id, versions)
+    return None if settled is None else _PollAgain(java_id, versions, settled)
 
 
 def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
@@ -155,7 +191,7 @@ def _news(
 ) -> dict[str, Any]:
     """Return the news of the client, by group; looked for again when one of the groups changes."""
     java_id = members[0].java_id
-    until = time.monotonic() + _hold_s(java_id, members)
+    until = time.monotonic() + _hold_s(java_id, members) - call.waited_s()
     with holds.place(f"poll {java_id}") as most_s:
         is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
         if is_quiet:
@@ -205,17 +241,23 @@ def _settle(
     _settled[java_id] = _Settled(time.monotonic() + SETTLED_S, tuple(members), generations, metadata)
 
 
+def _note_settled(settled: _Settled) -> None:
+    for one in settled.members:
+        handles.note(one.consumer)
+    java_beats.note({one.consumer.member_id: one.version for one in settled.members})
+
+
 def _news_for_settled(call: Call, settled: _Settled, versions: Mapping[str, int]) -> dict[str, Any]:
     """The same for a client that most likely only says that it lives, which is all that is recorded."""
     java_id, members = settled.members[0].java_id, settled.members
     ids = [one.consumer.member_id for one in members]
-    java_beats.note({one.consumer.member_id: one.version for one in members})
+    _note_settled(settled)
 
     def is_over() -> bool:
         return java_beats.has_news(ids) or call.has_hung_up()
 
     with holds.place(f"poll {java_id}") as most_s:
-        until = time.monotonic() + min(_hold_s(java_id, members), most_s)
+        until = time.monotonic() + min(_hold_s(java_id, members) - call.waited_s(), most_s)
         holds.wait(settled.generations, until, is_over=is_over)
         has_changed = holds.has_changed(settled.generations) or java_beats.has_news(ids)
         if not has_changed or call.has_hung_up():
@@ -246,14 +288,18 @@ def _note_start(java_id: int, group: str) -> None:
 
 
 def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
-    """Return the time to wait: the next call must come within the session timeout of each group."""
-    hold_s = HOLD_S
+    """Return the time to wait, and count an answer to a client that starts."""
+    hold_s = _longest_s(members)
     for member in members:
         left = _starting.get((java_id, member.group), 0)
         if left:
-            hold_s = START_HOLD_S
+            hold_s = min(hold_s, START_HOLD_S)
             _starting[java_id, member.group] = left - 1
             if left == 1:
                 del _starting[java_id, member.group]
-        hold_s = min(hold_s, member.session_timeout_ms / 2000)
     return hold_s
+
+
+def _longest_s(members: Iterable[JavaMember]) -> float:
+    """Return the longest wait: the next call must come within the session timeout of each group."""
+    return min(HOLD_S, *(one.session_timeout_ms / 2000 for one in members))

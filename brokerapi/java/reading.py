@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.http import HttpResponse
@@ -18,7 +18,7 @@ from brokerapi.endpoint import Call
 from brokerapi.http import longpoll, metrics
 from brokerapi.http.longpoll import Asked
 from brokerapi.java import handles, holds
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged
 from messagestore.consume import node_owners, positions
 from messagestore.consume.positions import CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -66,9 +66,11 @@ class PullData(JavaEndpoint):
         consumer = handles.consumer_of(member_id)
         if consumer is None:
             return {"msgs": []}
-        pulled = _pulled(consumer, queue, start, min(end - start, MOST_MESSAGES))
+        hold_ms = max(0, HOLD_MS - round(1000 * call.waited_s()))
+        pulled = _pulled(consumer, queue, start, min(end - start, MOST_MESSAGES), hold_ms=hold_ms)
         if pulled is None:
             return {"msgs": []}
+        call.repeat = _again(consumer, pulled, start)
         metrics.count_pulled(consumer.group_id, [pulled])
         if pulled.messages:
             java_pulls.note(consumer, queue, pulled.messages[-1].offset + 1)
@@ -81,17 +83,47 @@ class PullData(JavaEndpoint):
         return super().refused(call, Invalid(str(error)) if known else error)
 
 
-def _pulled(consumer: ConsumerId, queue: int, start: int, count: int) -> PulledQueue | None:
+class _PullAgain(Unchanged):
+    """A pull from where there was nothing."""
+
+    def __init__(self, consumer: ConsumerId, queue: int, start: int) -> None:
+        super().__init__(HOLD_MS / 1000, holds.generations([consumer.group_id]), {queue: start})
+        self._consumer, self._queue = consumer, queue
+        self._name = handles.handle(consumer.member_id, queue)
+        self._empty = _empty.get(self._name)
+
+    def note(self) -> bool:
+        """Note the pull; False if the queue was read since."""
+        java_pulls.note(self._consumer, self._queue)
+        return _empty.get(self._name) == self._empty
+
+    def answered(self) -> None:
+        super().answered()
+        metrics.count_pulled(self._consumer.group_id, ())
+
+
+def _again(consumer: ConsumerId, pulled: PulledQueue, start: int) -> _PullAgain | None:
+    """Return when the client gets the same answer again; None if the answer tells more than that nothing is
+    there, or if time alone may change it."""
+    is_empty = pulled.state == "ok" and not pulled.rows and pulled.next_offset == start
+    is_certain = pulled.head is not None and not pulled.stale and pulled.due_in_ms is None
+    _, empty_at = _empty.get(handles.handle(consumer.member_id, pulled.queue), (0, -1))
+    if is_empty and is_certain and empty_at == start:
+        return _PullAgain(consumer, pulled.queue, start)
+    return None
+
+
+def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms: int) -> PulledQueue | None:
     """Pull of a queue, from the committed offset on if that is higher; None if another member owns it.
 
     A client that asks again from where there was nothing has committed nothing beyond it. So the reader row
     is not read for that again, and the pull tells whether the client is still the owner.
     """
     java_pulls.note(consumer, queue)
-    name, wait_ms = handles.handle(consumer.member_id, queue), HOLD_MS
+    name, wait_ms = handles.handle(consumer.member_id, queue), hold_ms
     epoch, empty_at = _empty.get(name, (0, -1))
     if empty_at == start:
-        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, HOLD_MS)
+        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, hold_ms)
         if found.rows or (found.state in longpoll.WAITING_STATES and found.next_offset == start):
             return found
         wait_ms = 0  # it may have waited as long as it may
@@ -193,7 +225,7 @@ class CommitOffsets(JavaEndpoint):
         released = asked.flag == 1
         new = [one for one in given if (one.offset or 0) > 0 and (released or not _is_known(one))]
         if given and not new and not released:  # it would say the same twice a second
-            _hold(given)
+            call.repeat = _hold(given, call.waited_s())
         by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
         for member_id, mine in by_member.items():
             consumer = handles.consumer_of(member_id)
@@ -202,17 +234,33 @@ class CommitOffsets(JavaEndpoint):
         return {}
 
 
-def _hold(given: Sequence[QueueOffset]) -> None:
+class _CommitAgain(Unchanged):
+    """A commit of positions that are stored."""
+
+    def __init__(
+        self, given: Sequence[QueueOffset], generations: Mapping[int, int], offsets: Mapping[int, int]
+    ) -> None:
+        super().__init__(COMMIT_HOLD_S, generations, offsets)
+        self._given = given
+
+    def note(self) -> bool:
+        """Return False if something was committed since."""
+        return all(map(_is_known, self._given))
+
+
+def _hold(given: Sequence[QueueOffset], waited_s: float) -> _CommitAgain:
     """Wait until the client may have something else to commit: a message came to one of its queues, or its
-    group changed, as by the commit with `flag` 1 that a client that stops makes beside this one."""
+    group changed, as by the commit with `flag` 1 that a client that stops makes beside this one. Return when
+    it gets the same answer again."""
     offsets = {handles.parts(one.queueOffsetId or 0)[1]: one.offset or 0 for one in given}
     members = {handles.parts(one.queueOffsetId or 0)[0] for one in given}
     groups = {one.group_id for one in map(handles.consumer_of, members) if one is not None}
-    seen, now = holds.generations(groups), time.monotonic()
+    seen, now = holds.generations(groups), time.monotonic() - waited_s
     with holds.place(f"commit {given[0].queueOffsetId}") as most_s:
         holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
         if not holds.has_changed(seen):
             holds.wait(seen, now + min(COMMIT_HOLD_S, most_s), offsets)
+    return _CommitAgain(given, seen, offsets)
 
 
 def _is_known(one: QueueOffset) -> bool:

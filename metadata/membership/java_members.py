@@ -164,6 +164,12 @@ def note_poll(java_id: int) -> bool:
     return noted_at is not None
 
 
+def has_polled(java_id: int) -> bool:
+    """Return True if this process has noted that a client asks for news, so that noting it again is a matter
+    of memory."""
+    return java_id in _polled
+
+
 def join_anew(java_id: int) -> None:
     """Note that a client lacks one of its memberships: its heartbeats tell it to join all its groups anew."""
     forget(java_id)
