@@ -14,6 +14,7 @@ from django.core.management import call_command
 from catmq_client import Consumer, HttpTransport
 from catmq_client.admin.api import Admin
 from catmq_client.cli.main import main
+from metadata.cache import snapshot
 from tests.support import commands, page_runs
 from tests.support.broker import Broker
 from tests.support.environment import ROOT
