@@ -44,9 +44,9 @@ class Incoming:
         """Return whether a thread can begin: it finds a whole request, or one that it refuses as it is."""
         return self._needed is not None and len(self._data) >= self._needed
 
-    def peek(self) -> bytes:
-        """Return what has come, and leave it here."""
-        return bytes(self._data)
+    def peek(self, most: int) -> bytes:
+        """Return what has come, and leave it here; b'' if it is more than so many bytes."""
+        return bytes(self._data) if len(self._data) <= most else b""
 
     def take(self) -> bytes:
         data = bytes(self._data)

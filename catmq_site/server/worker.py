@@ -32,7 +32,7 @@ from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, REST, Channel
 from catmq_site.server.crowds import Crowd
 from catmq_site.server.incoming import READ_BYTES, Connection
-from catmq_site.server.repeats import Held, Repeats
+from catmq_site.server.repeats import MOST_BYTES, Held, Repeats
 
 REQUEST_S = 5.0  # from the first byte of a request until a thread can begin
 CLOSE_S = 2.0  # for a client to close a connection that has ended
@@ -208,7 +208,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def take_up(self, connection: Connection) -> None:
         """Begin with a request that is whole: in the loop if it is a repeated one, else in a thread."""
         connection.crowd, connection.came_at = None, None
-        if not self.alive or not self.repeats.begin(connection, connection.incoming.peek()):
+        if not self.alive or not self.repeats.begin(connection, connection.incoming.peek(MOST_BYTES)):
             self.tpool.submit(self.serve, connection)
 
     def hold(self, client: Connection) -> None:
@@ -287,7 +287,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         try:
             while kept := self.answer(connection):
                 again = self.alive and connection.asks_again()
-                if not again or self.repeats.knows(connection, connection.incoming.peek()):
+                if not again or self.repeats.knows(connection, connection.incoming.peek(MOST_BYTES)):
                     break
         except BlockingIOError:
             pass
