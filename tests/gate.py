@@ -62,6 +62,8 @@ LANES = min(4, 2 * (os.cpu_count() or 1))
 BESIDE = ("nice", "-n", "10")  # what runs beside acceptance tests, which judge how long things take
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 MARIADB = ("mariadbd", "--version")
+# With it each of a few thousand processes compiles all of the product that it imports.
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _printing = threading.Lock()
 
 
@@ -114,7 +116,11 @@ def say(text: str) -> None:
 
 def attempt(step: Step, command: tuple[str, ...]) -> tuple[int, int, float]:
     """(passed, failed, seconds of processors) of one run of a step; its output is appended to the step's."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CATMQ_")}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("CATMQ_") and name != NO_BYTECODE
+    }
     environ |= {
         "CATMQ_DATA_DIR": str(WORK / "var" / step.name),
         "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
