@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -83,7 +84,7 @@ def serve() -> Iterator[Callable[[View], Serving]]:
         yield start
 
 
-def answer(client: Any) -> tuple[bytes, bytes]:
+def answer(client: socket.socket) -> tuple[bytes, bytes]:
     """Head and body of the next answer."""
     data = b""
     while not data.endswith(b"."):
@@ -92,6 +93,15 @@ def answer(client: Any) -> tuple[bytes, bytes]:
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
     return head, body
+
+
+def held_client(serving: Serving) -> socket.socket:
+    """A client whose repeated request waits."""
+    client = serving.client(ASK % 1)
+    answer(client)
+    client.sendall(ASK % 1)
+    until(lambda: len(serving.worker.held) == 1)
+    return client
 
 
 def test_the_same_request_gets_the_same_answer_after_its_wait_and_no_thread(
@@ -144,10 +154,7 @@ def test_news_give_the_request_to_a_thread_that_knows_how_long_it_waited(
 ) -> None:
     view = View(Told())
     serving = serve(view)
-    client = serving.client(ASK % 1)
-    answer(client)
-    client.sendall(ASK % 1)
-    until(lambda: len(serving.worker.held) == 1)
+    client = held_client(serving)
     time.sleep(0.1)
 
     view.told.flags[0].set()  # somebody called for nothing: it goes on waiting
@@ -176,10 +183,7 @@ def test_news_before_the_flag_could_be_raised_are_not_missed(serve: Callable[[Vi
 def test_news_at_the_end_of_the_wait_are_told(serve: Callable[[View], Serving]) -> None:
     view = View(Told(wait_s=0.2))
     serving = serve(view)
-    client = serving.client(ASK % 1)
-    answer(client)
-    client.sendall(ASK % 1)
-    until(lambda: len(serving.worker.held) == 1)
+    client = held_client(serving)
 
     view.told.has_news = True  # nobody raises a flag
     assert answer(client)[1] == b"answer-2."
@@ -217,10 +221,7 @@ def test_a_view_that_fails_costs_one_request_its_short_way_and_not_the_worker(
 def test_a_client_that_hangs_up_while_it_waits_is_forgotten(serve: Callable[[View], Serving]) -> None:
     view = View(Told())
     serving = serve(view)
-    client = serving.client(ASK % 1)
-    answer(client)
-    client.sendall(ASK % 1)
-    until(lambda: len(serving.worker.held) == 1)
+    client = held_client(serving)
 
     client.close()
     until(lambda: not serving.worker.connections)
@@ -291,10 +292,7 @@ def test_an_answer_of_several_pieces_is_not_remembered(serve: Callable[[View], S
 def test_who_waits_when_the_worker_ends_is_answered(serve: Callable[[View], Serving]) -> None:
     view = View(Told())
     serving = serve(view)
-    client = serving.client(ASK % 1)
-    answer(client)
-    client.sendall(ASK % 1)
-    until(lambda: len(serving.worker.held) == 1)
+    client = held_client(serving)
 
     serving.worker.handle_exit(15, None)
     view.told.tell()  # as the end of a process does
@@ -319,10 +317,7 @@ def test_when_all_places_are_taken_one_who_waits_goes(serve: Callable[[View], Se
     view = View(Told())
     serving = serve(view)
     serving.worker.capacity = 2
-    first = serving.client(ASK % 1)
-    answer(first)
-    first.sendall(ASK % 1)
-    until(lambda: len(serving.worker.held) == 1)
+    first = held_client(serving)
     serving.client(ASK % 1)
     until(lambda: len(serving.worker.held) == 2)
 
