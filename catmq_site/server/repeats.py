@@ -140,7 +140,7 @@ class Repeats(Generic[C]):
         """Let a client wait no longer, if it does."""
         held = self._held.pop(client, None)
         if held is not None:
-            held.leave()
+            _asked(held.leave, otherwise=None)
 
     def within_s(self, most_s: float) -> float:
         """Return the time until the next is due, at most so long."""
@@ -156,9 +156,11 @@ class Repeats(Generic[C]):
             return known
 
     def _hold(self, client: C, known: Known) -> bool:
-        held = Held(client, known, self._loop.tell_news)
+        held = _asked(lambda: Held(client, known, self._loop.tell_news), otherwise=None)
+        if held is None:
+            return False
         if _asked(held.has_news, otherwise=True):  # that came before the flag could be raised
-            held.leave()
+            _asked(held.leave, otherwise=None)
             return False
         until = math.ceil((time.monotonic() + known.repeat.wait_s) / TICK_S) * TICK_S
         self._held[client] = held

@@ -199,7 +199,7 @@ def test_what_is_not_certain_is_answered_in_full(serve: Callable[[View], Serving
     assert answer(client)[1] == b"answer-2."
 
 
-@pytest.mark.parametrize("name", ["begins", "holds", "answered"])
+@pytest.mark.parametrize("name", ["begins", "watch", "holds", "answered"])
 def test_a_view_that_fails_costs_one_request_its_short_way_and_not_the_worker(
     serve: Callable[[View], Serving], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
@@ -208,7 +208,7 @@ def test_a_view_that_fails_costs_one_request_its_short_way_and_not_the_worker(
     client = serving.client(ASK % 1)
     answer(client)
 
-    def fail() -> bool:
+    def fail(*flag: Flag) -> bool:
         raise ValueError("a bug")
 
     setattr(view.told, name, fail)
