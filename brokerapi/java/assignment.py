@@ -49,18 +49,20 @@ def look(member: JavaMember, asked: int) -> Seen:
     if knows and answer.revoked and _content(settings) == member.told.content:
         # It has stopped them: they go to another one than they were to go to when it was told.
         answer, settings = _heard(member, answer.generation)
-    is_same = _content(settings) == member.told.content
-    if knows and is_same:
+    if knows and _content(settings) == member.told.content:
         return Seen(member, answer.generation)
-    queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
-    told = _told(member, answer.generation, queues)
-    if told.content != member.told.content:
-        if not java_members.tell(member=member, told=told):
-            return Seen(member, OUTDATED)  # another broker was quicker
-        member = replace(member, version=member.version + 1, told=told)
-    elif knows:
-        return Seen(member, answer.generation)
-    return Seen(member, answer.generation, _group(member, queues))
+    seen = _tell(member, answer, settings)
+    is_known = knows and seen.member.version == asked
+    return Seen(member, seen.generation) if is_known else seen
+
+
+def check(member: JavaMember) -> Seen:
+    """Return what there is for a client that compares it with what it has; that it asked is not recorded.
+
+    Raises Gone, MetadataUnavailable.
+    """
+    answer = consumers.assignment(consumer=member.consumer)
+    return _tell(member, answer, _all_settings(member, answer))
 
 
 def ended(group: str, version: int) -> Settings:
@@ -72,7 +74,19 @@ def ended(group: str, version: int) -> Settings:
 def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[Settings]]:
     """Record a heartbeat of a client that has applied a generation; the answer, and the queues to own."""
     answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
-    return answer, [_settings(member, one) for one in answer.assigned]
+    return answer, _all_settings(member, answer)
+
+
+def _tell(member: JavaMember, answer: HeartbeatAnswer, settings: Sequence[Settings]) -> Seen:
+    """Return what a client is told, under a new version if it was not told that before."""
+    is_same = _content(settings) == member.told.content
+    queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
+    told = _told(member, answer.generation, queues)
+    if told.content != member.told.content:
+        if not java_members.tell(member=member, told=told):
+            return Seen(member, OUTDATED)  # another broker was quicker
+        member = replace(member, version=member.version + 1, told=told)
+    return Seen(member, answer.generation, _group(member, queues))
 
 
 def started(before: JavaMember, after: JavaMember) -> bool:
@@ -117,6 +131,10 @@ def _acquired(
         for one, state in zip(settings, states, strict=True)
         if state.state == "ok" or (acquired_before and state.state == "unavailable")
     ]
+
+
+def _all_settings(member: JavaMember, answer: HeartbeatAnswer) -> list[Settings]:
+    return [_settings(member, one) for one in answer.assigned]
 
 
 def _settings(member: JavaMember, one: OwnedQueue) -> Settings:

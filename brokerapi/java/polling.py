@@ -1,9 +1,9 @@
 """POST consumer/getConsumerGroupPolling: what is new in the groups of a Java client, waited for.
 
 The client asks again the moment it is answered, and starts to read after the fourth answer. So an answer
-without news is held back, but shortly while it starts. It always waits in one call, and in a second one when
-it checks itself; neither ends the other. A call ends when the generation of one of its groups moves, which
-`flag` 1 of a commit does (reading.py).
+without news is held back, but shortly while it starts. A call ends when the generation of one of its groups
+moves, which `flag` 1 of a commit does (reading.py). Beside that it asks for everything every two minutes, to
+compare it with what it has; neither call ends the other.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class Poll(JavaEndpoint):
         deleted = _deleted_groups(members, versions)
         if not members or len(members) + len(deleted) < len(versions):
             return _deleted(java_id, members)
-        java_beats.note_poll(java_id)
-        _note_poll(java_id)
+        ended = _ended(deleted, versions)
         try:
+            if _is_check(members, versions):
+                return _answer(_checked(members, versions) | ended)
+            _note_poll(java_id)
             if settled is None:
-                for member in members:
-                    handles.note(member.consumer)
-                news = _news(call, members, versions, _ended(deleted, versions))
+                news = _news(call, members, versions, ended)
             else:
                 news = _news_for_settled(call, settled, versions)
-            _note_poll(java_id)
+            _note_answer(java_id)
             if not news:
                 call.repeat = _again(java_id, versions)
             return _answer(news)
@@ -115,7 +115,6 @@ class _PollAgain(Unchanged):
             return False
         if any((self._java_id, group) in _starting for group in self._versions):
             return False
-        java_beats.note_poll(self._java_id)
         _note_poll(self._java_id)
         _note_settled(settled)
         return True
@@ -125,7 +124,7 @@ class _PollAgain(Unchanged):
 
     def answered(self) -> None:
         super().answered()
-        _note_poll(self._java_id)
+        _note_answer(self._java_id)
 
 
 def _again(java_id: int, versions: Mapping[str, int]) -> _PollAgain | None:
@@ -162,6 +161,12 @@ def has_just_polled(java_id: int) -> bool:
 
 
 def _note_poll(java_id: int) -> None:
+    """Note that a client asked, which is what its heartbeats count by."""
+    java_beats.note_poll(java_id)
+    _note_answer(java_id)
+
+
+def _note_answer(java_id: int) -> None:
     if len(_recent) >= MOST_RECENT:
         _recent.clear()
     _recent[java_id] = time.monotonic()
@@ -169,6 +174,30 @@ def _note_poll(java_id: int) -> None:
 
 def _members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
     return [one for one in java_members.of_client(java_id, versions=versions) if one.group in versions]
+
+
+def _is_check(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
+    """Return True for a client that compares what it was told with what there is: it asks for all of it anew.
+
+    A thread of its own does so every two minutes. It goes on where those that poll have ended, as they do in
+    some clients when a broker stops, so it tells nothing of them: to count it would keep a client alive that
+    reads no more.
+    """
+    return all(one.was_told and not versions[one.group] for one in members)
+
+
+def _checked(members: Iterable[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
+    """Return what there is, by group, at once."""
+    seen = [(one, assignment.check(one).group) for one in members]
+    news = {one.group: group for one, group in seen if group is not None}
+    for java_id in {one.java_id for one, group in seen if group is None}:  # another broker was quicker
+        again = (one for one in _members(java_id, versions) if one.group not in news)
+        news |= {one.group: group for one in again if (group := assignment.check(one).group) is not None}
+    for one, _ in seen:
+        # The check of a client that starts may be answered elsewhere before its first poll, which comes here.
+        if not java_members.has_polled(one.java_id):
+            _note_start(one.java_id, one.group)
+    return news
 
 
 def _deleted_groups(members: Iterable[JavaMember], versions: Mapping[str, int]) -> dict[str, int]:
@@ -191,6 +220,8 @@ def _news(
 ) -> dict[str, Any]:
     """Return the news of the client, by group; looked for again when one of the groups changes."""
     java_id = members[0].java_id
+    for member in members:
+        handles.note(member.consumer)
     until = time.monotonic() + _hold_s(java_id, members) - call.waited_s()
     with holds.place(f"poll {java_id}") as most_s:
         is_quiet = not ended and all(_is_quiet(one, versions) for one in members)

@@ -36,7 +36,7 @@ from metadata.grouping import grouped
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import casual, departures, instances, rebalance
 from metadata.membership.assignment_cache import OwnedQueue
-from metadata.membership.heartbeats import HeartbeatAnswer, heartbeat, replaced
+from metadata.membership.heartbeats import HeartbeatAnswer, assignment, heartbeat, replaced
 from metadata.membership.outage_guard import OutageGuard
 from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.models.groups import MIN_SESSION_TIMEOUT_MS
@@ -48,6 +48,7 @@ __all__ = [
     "OutageGuard",
     "OwnedQueue",
     "Registered",
+    "assignment",
     "check_settings",
     "expire",
     "heartbeat",

@@ -108,6 +108,22 @@ def heartbeat(
         return _told_to_stand_by(consumer, seen, owned)
     if any(_released(one, generation, holds) for one in seen.held):
         seen = _still_there(_release(consumer=consumer, generation=generation, holds=holds))
+    return _answer(seen, holds)
+
+
+@bulkhead.permit()
+def assignment(*, consumer: ConsumerId) -> HeartbeatAnswer:
+    """Return what a heartbeat of a member that holds nothing would be told, without recording one.
+
+    Raises Gone(expired | replaced), MetadataUnavailable.
+    """
+    with reachable():
+        (seen,) = _read([_Beat(consumer, 0)], _members([consumer.member_id]), _assignments.of)
+    seen = _still_there(seen)
+    return HeartbeatAnswer(seen.generation, (), ()) if seen.stands_by else _answer(seen, set())
+
+
+def _answer(seen: _Seen, holds: set[int]) -> HeartbeatAnswer:
     leaving = {one.queue for one in seen.held if one.leaving}
     foreign = holds - {one.queue for one in seen.held}
     return HeartbeatAnswer(

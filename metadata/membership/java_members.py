@@ -53,6 +53,11 @@ class JavaMember:
     session_timeout_ms: int = 15_000
     broadcasts: bool = False
 
+    @property
+    def was_told(self) -> bool:
+        """True if its client was given a version: they begin above the time of its number."""
+        return self.version > self.java_id >> RANDOM_BITS
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:

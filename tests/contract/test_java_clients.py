@@ -285,15 +285,20 @@ def test_a_client_that_expired_soon_after_it_registered_is_told_to_register_anew
     assert ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 1})["deleted"] == deleted
 
 
+@pytest.mark.parametrize("checks", [False, True])
 def test_heartbeats_without_polls_keep_nobody_alive(
-    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch, checks: bool
 ) -> None:
+    """The thread that compares what a client was told goes on when the one that polls has ended."""
     monkeypatch.setattr(java_members, "SILENT_S", 0.5)
     broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 2_000})
     java_id = join(broker)
     told(broker, java_id)
 
     def is_deleted() -> bool:
+        if checks:
+            answer = poll(broker, java_id)
+            assert answer["consumerDeleted"] or answer["consumerGroups"]["readers"]["queues"]
         return bool(ask(broker, CONSUMER + "heartbeat", {"consumerId": java_id, "asyn": 1})["deleted"])
 
     assert not is_deleted()
