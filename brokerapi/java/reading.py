@@ -32,6 +32,8 @@ from metadata.groups.handling_traces import Attempt
 from metadata.membership import java_pulls
 
 HOLD_MS = 8_000  # these clients wait 10 s for an answer
+TELL_S = 3.0  # within which a client's poll has told it what a new generation of its group brings
+TELL_HOLD_MS = 500  # a pull that may not know it yet waits so long only
 COMMIT_HOLD_S = 7.0  # they wait 10 s here, too, and commit nothing else meanwhile
 IDLE_HOLD_S = 2.0  # at least: the pause of these clients between two commits where nothing is configured
 MOST_MESSAGES = 300  # more would fill their buffer
@@ -40,6 +42,7 @@ BASE64 = "catmq-body"  # header of a message whose body is no text
 MOST_KNOWN = 100_000
 
 _empty: dict[int, tuple[int, int]] = {}  # id of a queue → (epoch, offset) of the last pull, if it was empty
+_generations: dict[int, tuple[int, float]] = {}  # group → generation, time.monotonic() when it was new here
 _committed: dict[
     int, tuple[int, int]
 ] = {}  # id of a queue → (epoch, offset) of the last commit that was stored
@@ -118,6 +121,8 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
 
     A client that asks again from where there was nothing has committed nothing beyond it. So the reader row
     is not read for that again, and the pull tells whether the client is still the owner.
+
+    One that was set back asks from beyond the committed offset until its poll tells it so: it waits shortly.
     """
     java_pulls.note(consumer, queue)
     name, wait_ms = handles.handle(consumer.member_id, queue), hold_ms
@@ -133,9 +138,12 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
         handles.forget(consumer.member_id)  # it may have registered anew
         return None
     epoch, committed = held
+    may_be_set_back = _has_new_generation(consumer.group_id) and start > committed
+    if may_be_set_back:
+        wait_ms = min(wait_ms, TELL_HOLD_MS)
     found, first = _pull(consumer, PullQueue(queue, epoch, max(start, committed)), count, wait_ms)
     if found.state == "ok" and not found.rows:
-        if found.next_offset == first == start:
+        if found.next_offset == first == start and not may_be_set_back:
             _note_empty(name, epoch, start)
         elif found.next_offset > first == max(start, committed) == committed:
             # A filter left all of it out: the client has nothing to commit, so the broker does.
@@ -160,6 +168,18 @@ def _pull(consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int) -> t
             f"Queue {asked.queue} contradicts itself: the log of the broker and verify say how."
         )
     return found, asked.offset
+
+
+def _has_new_generation(group: int) -> bool:
+    """Return True if the generation rose a moment ago, as this process saw it."""
+    (generation,) = holds.generations([group]).values()
+    known, since = _generations.get(group, (generation, float("-inf")))
+    if generation != known:
+        since = time.monotonic()
+    if len(_generations) >= MOST_KNOWN:
+        _generations.clear()
+    _generations[group] = (generation, since)
+    return time.monotonic() - since < TELL_S
 
 
 def _note_empty(name: int, epoch: int, offset: int) -> None:

@@ -250,6 +250,23 @@ def test_an_offset_that_was_reset_reaches_a_running_client(
     until(lambda: got == ["a", "b", "a", "b"])
 
 
+def test_a_pull_from_beyond_a_reset_does_not_wait_for_the_end_of_its_hold(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the poll that tells the client of the reset, and a pull from the old offset, cross."""
+    monkeypatch.setattr(reading, "HOLD_MS", 1_000)
+    send(broker, "a", "b")
+    java_id = join(broker)
+    meta, queue = told(broker, java_id)
+    commit(broker, queue, 2)
+    assert pull(broker, queue, 2) == []  # waits, and is remembered as empty
+    monkeypatch.setattr(reading, "HOLD_MS", 60_000)
+    broker.ok("PATCH", "/groups/readers/offsets", {"to": "earliest"})
+    assert told(broker, java_id, meta["version"])[1]["offset"] == 0
+    for _ in range(3):  # each queue that is reset wakes one
+        assert pull(broker, queue, 2) == []
+
+
 def test_two_polls_of_one_client_wait_side_by_side(broker: Broker, group: str) -> None:
     java_id = join(broker)
     meta, _ = told(broker, java_id)
