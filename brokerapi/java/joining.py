@@ -161,8 +161,8 @@ class _BeatAgain(Unchanged):
         self._ids = ids
 
     def note(self) -> bool:
-        """Return False if a poll does not tell already that they live."""
-        return all(map(polling.has_just_polled, self._ids))
+        """Return False if one of them is to be looked up."""
+        return all(map(_counts, self._ids))
 
 
 class _Beating(NamedTuple):
@@ -182,12 +182,19 @@ class _Beating(NamedTuple):
 _beating: dict[int, _Beating] = {}
 
 
-def _is_gone(java_id: int) -> bool:
+def _counts(java_id: int) -> bool:
+    """Note a heartbeat; False if it is not certain that the client lives. A poll a moment ago has told it."""
     if polling.has_just_polled(java_id):
-        return False
+        return True
     known = _beating.get(java_id)
-    if known is not None and known.is_valid():
-        java_beats.note(dict.fromkeys(known.members))
+    if known is None or not known.is_valid():
+        return False
+    java_beats.note(dict.fromkeys(known.members))
+    return True
+
+
+def _is_gone(java_id: int) -> bool:
+    if _counts(java_id):
         return False
     try:
         members, has_joined = java_members.beating(java_id)

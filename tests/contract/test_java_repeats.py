@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from brokerapi.http import draining, metrics
-from brokerapi.java import endpoint, polling, reading
+from brokerapi.java import endpoint, joining, polling, reading
 from messagestore.heads.heads import board
 from metadata.brokers import java_callers
 from metadata.config import config
@@ -101,17 +101,25 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("brief")
-def test_all_that_an_idle_client_asks_takes_no_thread_and_is_counted(broker: Broker, start: Start) -> None:
+@pytest.mark.parametrize("polls_elsewhere", [False, True])
+def test_all_that_an_idle_client_asks_takes_no_thread_and_is_counted(
+    broker: Broker, start: Start, monkeypatch: pytest.MonkeyPatch, polls_elsewhere: bool
+) -> None:
+    """Another process may have its polls, so that a heartbeat here is what tells that it lives."""
+    if polls_elsewhere:
+        monkeypatch.setattr(polling, "has_just_polled", lambda java_id: False)
     client, _ = idle(broker, start)
     java_callers.flush()
     asked, counted = Counter(client.calls), metrics.REPEATED._value.get()
     seen_at = Heartbeat.objects.get().last_seen
 
-    time.sleep(3)
+    with mock.patch.object(joining, "_is_gone", wraps=joining._is_gone) as looked_up:
+        time.sleep(3)
 
     made = Counter(client.calls)
     made.subtract(asked)
     assert made["pullData"] >= 4 and made["getConsumerGroupPolling"] >= 2 and made["commitOffset"] >= 2
+    assert made["heartbeat"] >= 4 and looked_up.call_count <= 1
     assert metrics.REPEATED._value.get() - counted >= made.total() - 5, (
         "those that wait now are not counted yet"
     )
