@@ -170,6 +170,10 @@ def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
     Then a reset died half way, or metadata lost its tail.
     """
     if ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue) == claim.epoch:
+        log.warning(
+            "group %d queue %d: the node has epoch %d, metadata had %d",
+            *(consumer.group_id, claim.queue, epoch, claim.epoch),
+        )
         ownership.adopt_node_epoch(
             group_id=consumer.group_id, queue=claim.queue, epoch=epoch, instance_id=consumer.instance_id
         )

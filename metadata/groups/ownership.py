@@ -175,7 +175,6 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     known = row.epoch + (instance.epoch if instance else 0)
     if known > epoch:
         return known
-    log.warning("group %s queue %d: the node has epoch %d, metadata had %d", group.name, queue, epoch, known)
     if instance is None:
         QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
     elif epoch + 1 - row.epoch < EPOCHS_EACH:
