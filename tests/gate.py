@@ -34,6 +34,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -56,8 +57,10 @@ MEMORY_MB = 4096  # what has to be free there before temporary files are put int
 UNSTEADY = ROOT / "tests" / "unsteady.txt"
 NOTHING_COLLECTED = 5
 MOST_UNSTEADY = 3  # more failures of one step are no accident
-HARD_LIMIT = 3  # times the budget, but at least LEAST_LIMIT_S; a step that takes longer hangs, and is killed
-LEAST_LIMIT_S = 1200  # a slow machine, or one that does other things, is no hang
+LIMIT_S = (
+    2400  # a step that takes longer hangs, and is killed; a slow machine, where one took 1,200 s, is none
+)
+ABORT_S = 10  # to end by itself then
 LANES = min(4, 2 * (os.cpu_count() or 1))
 BESIDE = ("nice", "-n", "10")  # what runs beside acceptance tests, which judge how long things take
 AGAIN = ("--last-failed", "--last-failed-no-failures=none")
@@ -128,32 +131,34 @@ def attempt(step: Step, command: tuple[str, ...]) -> tuple[int, int, float]:
     }
     if step.report:
         command = (*command, f"--junitxml={step.report}")
-    limit_s = max(LEAST_LIMIT_S, HARD_LIMIT * step.budget_s)
     with scratch() as directory, step.output.open("ab") as output:
         environ["TMPDIR"] = str(directory)
         outlets = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         with subprocess.Popen(command, cwd=ROOT, env=environ, **outlets) as process:
             try:
-                code, used_s = ended(process, limit_s=limit_s)
+                code, used_s = ended(process, limit_s=LIMIT_S)
             except BaseException:
                 process.kill()
                 raise
         if code is None:
-            output.write(f"killed after {limit_s} s\n".encode())
+            output.write(f"killed after {LIMIT_S} s\n".encode())
     return *counts(step, 1 if code is None else code), used_s
 
 
 def ended(process: subprocess.Popen[bytes], *, limit_s: float) -> tuple[int | None, float]:
-    """(exit code, seconds of processors that it and its children took); None if it had to be killed."""
+    """(exit code, seconds of processors that it and its children took); None if it had to be killed.
+
+    It is aborted first, on which pytest prints where each of its threads is.
+    """
     limit, killed = time.monotonic() + limit_s, False
     while True:
         pid, status, used = os.wait4(process.pid, os.WNOHANG)
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)
             return None if killed else process.returncode, used.ru_utime + used.ru_stime
-        if not killed and time.monotonic() > limit:
-            process.kill()
-            killed = True
+        if time.monotonic() > limit:
+            process.send_signal(signal.SIGKILL if killed else signal.SIGABRT)
+            limit, killed = limit + ABORT_S, True
         time.sleep(0.05)
 
 

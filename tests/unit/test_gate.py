@@ -81,6 +81,21 @@ def test_a_test_that_passes_at_the_second_try_is_named_and_fails_nothing(
     assert told.splitlines()[-1] == "2 passed, 0 failed"
 
 
+def test_a_step_that_hangs_is_killed_and_tells_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gate, "LIMIT_S", 3)
+    (tmp_path / "test_slow.py").write_text("import time\ndef test_that_hangs(): time.sleep(60)\n")
+    bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    made = steps.tests("slow", "-c", "/dev/null", str(tmp_path / "test_slow.py"), budget_s=30, **bare)
+
+    assert gate.gate([made], lanes=1) == 1
+
+    told = capsys.readouterr().out
+    assert "in test_that_hangs" in told and "killed after 3 s" in told
+    assert told.splitlines()[-1] == "0 passed, 1 failed"
+
+
 def test_the_third_run_in_a_row_with_an_unsteady_test_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
