@@ -94,7 +94,7 @@ def test_the_blocks_of_the_tutorial_run(copy: Path, copied: Server) -> None:
 def test_the_blocks_of_the_tutorial_run_after_those_of_the_readme_and_beside_the_demo(
     copy: Path, copied: Server
 ) -> None:
-    demo = "script/demo --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
+    demo = "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
     few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
     both = documents.script(README, port=copied.port) + documents.script(few, port=copied.port)
     said = documents.run(copy, demo + both)

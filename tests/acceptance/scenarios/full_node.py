@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
-from catmq_client import Producer
+from catmq_client import Producer, Receipt
 from catmq_client.errors import CatmqError
 from tests.acceptance.scenarios.crowd import Crowd
 from tests.acceptance.scenarios.lost_nodes import LEAST_S, QUEUES, SESSION_MS, Played, node_on
@@ -24,6 +24,7 @@ from tests.support.waiting import until
 
 # Bodies that fill it up. MariaDB 10.11.19 and 11.8 abort when one above 8 KB or so meets a full disk.
 SIZE = 5_000
+BATCH = 50
 REFUSED_S = 1.0  # who was refused while the node was full waited longer than this
 BACK_S = 20.0
 
@@ -50,9 +51,11 @@ def fill(stage: Stage, node: str) -> str:
     stage.terminal.admin.create_topic(topic, queues=1, node=node)
     urls = stage.terminal.environ["CATMQ_URL"].split(",")
     producing = Producer(urls, api_key=stage.server.api_key, delivery_timeout_ms=1_000)
-    with producing as producer, suppress(CatmqError):
-        while True:
-            producer.send(topic, b"x" * SIZE)
+    with producing as producer:
+        for messages in (BATCH, 1):  # one at a time only for the last of the room
+            sent: list[Receipt | CatmqError] = []
+            while not any(isinstance(one, CatmqError) for one in sent):
+                sent = producer.send_batch(topic, [b"x" * SIZE] * messages)
     return topic
 
 

@@ -28,19 +28,7 @@ WORKSHOP = "tests/acceptance/programs/workshop"
 CLERKS, WORKERS, LEASE_S = 2, 3, 5.0
 # A task lasts 50 ms. A short play is one of many tests at a time, so that a worker may come late.
 MOMENT_S, BUSY_S, MANY = 1.0, 2.0, 10
-REPORT = """
-import json
-from catmq_client.contrib.django_outbox.models import OutboxMessage
-from catmq_client.contrib.django_tasks.models import TaskRecord
-from tests.acceptance.programs.workshop.models import Begin, Order
-print(json.dumps({
-    "orders": [*Order.objects.values_list("id", flat=True)],
-    "tasks": [[args[0], status, errors, workers] for args, status, errors, workers
-              in TaskRecord.objects.values_list("args", "status", "errors", "worker_ids")],
-    "begins": [*map(list, Begin.objects.order_by("at").values_list("order_id", "attempt", "at", "token"))],
-    "outbox": OutboxMessage.objects.count(),
-}))
-"""
+END_S = 120
 
 
 @dataclass
@@ -121,27 +109,16 @@ class Workshop:
     def start(self, *words: str) -> Process:
         return self.stage.terminal.start(*words, environ=self.environ)
 
-    def manage(self, *words: str) -> str:
-        """Return what a management command prints."""
-        process = self.start("-m", "django", *words)
-        process.wait()
-        return process.out.read_text()
-
-    def told(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.manage("shell", "--no-imports", "--command", REPORT))
-        return found
+    def manage(self, *words: str) -> None:
+        """Run a management command."""
+        self.start("-m", "django", *words).wait()
 
     def settled(self, when: str) -> dict[str, Any]:
         """Wait until all tasks of now have ended; return what there is then."""
-        wanted = {one[0] for one in self.told()["tasks"]}
-
-        def ended() -> dict[str, Any] | None:
-            told = self.told()
-            over = {one[0] for one in told["tasks"] if one[1] not in ("READY", "RUNNING")}
-            return told if wanted <= over else None
-
-        told = until(ended, limit_s=120, every_s=0.5)
-        self.stage.say(f"{when}: {len(wanted)} tasks have ended")
+        report = self.start(f"{WORKSHOP}/report.py", str(END_S))
+        report.wait()
+        told: dict[str, Any] = json.loads(report.out.read_text())
+        self.stage.say(f"{when}: {told['ended']} tasks have ended")
         return told
 
     def judge(self, told: dict[str, Any], killed: dict[str, Any]) -> str:
