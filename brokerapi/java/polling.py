@@ -222,10 +222,11 @@ def _news(
     java_id = members[0].java_id
     for member in members:
         handles.note(member.consumer)
-    until = time.monotonic() + _hold_s(java_id, members) - call.waited_s()
+    is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
+    was_held = call.waited_s() > 0  # until something changed, which is told now
+    until = time.monotonic() + (0 if was_held else _hold_s(java_id, members))
     with holds.place(f"poll {java_id}") as most_s:
-        is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
-        if is_quiet:
+        if is_quiet and not was_held:
             known = holds.generations(one.consumer.group_id for one in members)
             tick_s = min(TICK_S, *(one.session_timeout_ms / 1000 / TICKS for one in members))
             now = time.monotonic()
@@ -307,7 +308,8 @@ def _look(
         generations[member.consumer.group_id] = seen.generation
         if seen.group is not None:
             news[member.group] = seen.group
-            if assignment.started(member, seen.member) or not versions[member.group]:
+            # A check, or an answer that got lost, may have told it to start.
+            if assignment.started(member, seen.member) or versions[member.group] != member.version:
                 _note_start(java_id, member.group)
     return news, generations
 

@@ -70,10 +70,11 @@ class PullData(JavaEndpoint):
         if consumer is None:
             return {"msgs": []}
         hold_ms = max(0, HOLD_MS - round(1000 * call.waited_s()))
+        seen = holds.generations([consumer.group_id])
         pulled = _pulled(consumer, queue, start, min(end - start, MOST_MESSAGES), hold_ms=hold_ms)
         if pulled is None:
             return {"msgs": []}
-        call.repeat = _again(consumer, pulled, start)
+        call.repeat = _again(consumer, pulled, start, seen)
         metrics.count_pulled(consumer.group_id, [pulled])
         if pulled.messages:
             java_pulls.note(consumer, queue, pulled.messages[-1].offset + 1)
@@ -89,8 +90,8 @@ class PullData(JavaEndpoint):
 class _PullAgain(Unchanged):
     """A pull from where there was nothing."""
 
-    def __init__(self, consumer: ConsumerId, queue: int, start: int) -> None:
-        super().__init__(HOLD_MS / 1000, holds.generations([consumer.group_id]), {queue: start})
+    def __init__(self, consumer: ConsumerId, queue: int, start: int, generations: Mapping[int, int]) -> None:
+        super().__init__(HOLD_MS / 1000, generations, {queue: start})
         self._consumer, self._queue = consumer, queue
         self._name = handles.handle(consumer.member_id, queue)
         self._empty = _empty.get(self._name)
@@ -105,14 +106,19 @@ class _PullAgain(Unchanged):
         metrics.count_pulled(self._consumer.group_id, ())
 
 
-def _again(consumer: ConsumerId, pulled: PulledQueue, start: int) -> _PullAgain | None:
+def _again(
+    consumer: ConsumerId, pulled: PulledQueue, start: int, seen: Mapping[int, int]
+) -> _PullAgain | None:
     """Return when the client gets the same answer again; None if the answer tells more than that nothing is
-    there, or if time alone may change it."""
+    there, or if time alone may change it.
+
+    The generation is that of before the pull: one that has ended it may have set the queue back.
+    """
     is_empty = pulled.state == "ok" and not pulled.rows and pulled.next_offset == start
     is_certain = pulled.head is not None and not pulled.stale and pulled.due_in_ms is None
     _, empty_at = _empty.get(handles.handle(consumer.member_id, pulled.queue), (0, -1))
     if is_empty and is_certain and empty_at == start:
-        return _PullAgain(consumer, pulled.queue, start)
+        return _PullAgain(consumer, pulled.queue, start, seen)
     return None
 
 
@@ -275,11 +281,12 @@ def _hold(given: Sequence[QueueOffset], waited_s: float) -> _CommitAgain:
     offsets = {handles.parts(one.queueOffsetId or 0)[1]: one.offset or 0 for one in given}
     members = {handles.parts(one.queueOffsetId or 0)[0] for one in given}
     groups = {one.group_id for one in map(handles.consumer_of, members) if one is not None}
-    seen, now = holds.generations(groups), time.monotonic() - waited_s
-    with holds.place(f"commit {given[0].queueOffsetId}") as most_s:
-        holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
-        if not holds.has_changed(seen):
-            holds.wait(seen, now + min(COMMIT_HOLD_S, most_s), offsets)
+    seen, now = holds.generations(groups), time.monotonic()
+    if not waited_s:  # or it was held until one of these happened
+        with holds.place(f"commit {given[0].queueOffsetId}") as most_s:
+            holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
+            if not holds.has_changed(seen):
+                holds.wait(seen, now + min(COMMIT_HOLD_S, most_s), offsets)
     return _CommitAgain(given, seen, offsets)
 
 

@@ -267,6 +267,51 @@ def test_a_pull_from_beyond_a_reset_does_not_wait_for_the_end_of_its_hold(
         assert pull(broker, queue, 2) == []
 
 
+def test_a_pull_that_a_reset_has_ended_does_not_wait_again_as_it_did(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client asks once more before its poll tells it of the reset, by the same request."""
+    send(broker, "a", "b")
+    java_id = join(broker)
+    meta, queue = told(broker, java_id)
+    commit(broker, queue, 2)
+    monkeypatch.setattr(reading, "HOLD_MS", 60_000)
+
+    def pulling() -> threading.Thread:
+        one = threading.Thread(target=lambda: got.append(pull(broker, queue, 2)))
+        one.start()
+        return one
+
+    got: list[list[str]] = []
+    first = pulling()
+    until(lambda: board.waiters() > 0)
+    broker.ok("PATCH", "/groups/readers/offsets", {"to": "earliest"})
+    first.join()
+    second = pulling()
+    assert told(broker, java_id, meta["version"])[1]["offset"] == 0
+    second.join()
+    assert got == [[], []]
+
+
+def test_a_client_that_hears_of_a_rebalance_by_its_check_starts_as_soon(
+    broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts when its poll, which comes later, and further ones are answered."""
+    broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 60_000})  # polls wait for half of it at most
+    broker.ok("POST", "/topics", {"name": "wide", "queues": 4})
+    broker.ok("POST", "/groups/readers/subscriptions", {"topic": "wide"})
+    java_id = join(broker)
+    before = told(broker, java_id)[0]["version"]
+    for _ in range(polling.START_ANSWERS):
+        poll(broker, java_id, before)
+    join(broker, "127.0.0.1|2|7|8081")
+    version = until(lambda: told(broker, java_id)[0]["version"] - before) + before
+    monkeypatch.setattr(polling, "HOLD_S", 60.0)
+    assert told(broker, java_id, before)[0]["version"] == version
+    for _ in range(polling.START_ANSWERS):
+        assert poll(broker, java_id, version)["consumerDeleted"] == 0
+
+
 def test_two_polls_of_one_client_wait_side_by_side(broker: Broker, group: str) -> None:
     java_id = join(broker)
     meta, _ = told(broker, java_id)
