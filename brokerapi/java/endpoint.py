@@ -43,6 +43,7 @@ SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
 MOST_KNOWN = 10_000  # addresses
+SETTLED_S = 120.0  # a client for which nothing changed is looked up so often
 UNCHANGED_S = 60.0  # a request that comes again and again is answered in full so often
 CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import handles, holds, polling
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged, client_of
+from brokerapi.java.endpoint import (
+    SETTLED_S,
+    Body,
+    JavaEndpoint,
+    JavaRequest,
+    Long,
+    Unchanged,
+    client_of,
+)
 from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -25,7 +33,6 @@ log = logging.getLogger(__name__)
 
 NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 MOST_CHARS = 100
-BEATING_S = 60.0  # for which it is believed that the heartbeats of a client count
 MOST_BEATING = 20_000
 
 
@@ -218,7 +225,7 @@ def _note_beating(java_id: int, members: Iterable[ConsumerId], generations: Mapp
         _beating.clear()
     ids = tuple(one.member_id for one in members)
     java_beats.note_found(ids)
-    _beating[java_id] = _Beating(time.monotonic() + BEATING_S, ids, generations)
+    _beating[java_id] = _Beating(time.monotonic() + SETTLED_S, ids, generations)
 
 
 class LeaveRequest(JavaRequest):

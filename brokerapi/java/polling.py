@@ -18,7 +18,7 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged, refusal
+from brokerapi.java.endpoint import SETTLED_S, Body, JavaEndpoint, JavaRequest, Long, Unchanged, refusal
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Forbidden, Gone
 from metadata.groups import groups
@@ -30,7 +30,6 @@ START_HOLD_S = 0.3  # while a client counts answers before it starts
 START_ANSWERS = 4
 TICK_S = 1.0  # polls of that time are recorded together, …
 TICKS = 8  # … and of such a part of the session timeout
-SETTLED_S = 60.0  # a client for which nothing changed is looked at in full so often
 SETTLED_FROM_MS = 6_000  # session timeout for which a poll may be recorded a second late
 ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
 MOST_STARTING = 10_000
