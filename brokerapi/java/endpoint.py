@@ -43,8 +43,7 @@ SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
 MOST_KNOWN = 10_000  # addresses
-SETTLED_S = 120.0  # a client for which nothing changed is looked up so often
-UNCHANGED_S = 60.0  # a request that comes again and again is answered in full so often
+SETTLED_S = 120.0  # a client for which nothing changed is looked up, and answered in full, so often
 CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
 
 _networks = addresses.networks(config.java_networks)
@@ -139,13 +138,14 @@ class Unchanged:
     """
 
     address = sdk = route = ""  # of the request
+    lasts_s = SETTLED_S  # how long it is believed
 
     def __init__(
         self, wait_s: float, generations: Mapping[int, int], offsets: Mapping[int, int] = holds.EMPTY
     ) -> None:
         self.wait_s, self._generations, self._offsets = wait_s, generations, offsets
         self._metadata = snapshot.current().version
-        self._until = time.monotonic() + UNCHANGED_S
+        self._until = time.monotonic() + self.lasts_s
 
     def begins(self) -> bool:
         """Note that the request came again; False if it is to be answered in full."""

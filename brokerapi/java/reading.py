@@ -90,6 +90,8 @@ class PullData(JavaEndpoint):
 class _PullAgain(Unchanged):
     """A pull from where there was nothing."""
 
+    lasts_s = 60.0  # finds a message of which no watcher of heads has told
+
     def __init__(self, consumer: ConsumerId, queue: int, start: int, generations: Mapping[int, int]) -> None:
         super().__init__(HOLD_MS / 1000, generations, {queue: start})
         self._consumer, self._queue = consumer, queue
