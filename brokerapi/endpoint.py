@@ -107,6 +107,10 @@ class Call:
         now = time.monotonic()
         return now - float(self.request.META.get(CAME_AT, now))
 
+    def was_held(self) -> bool:
+        """Return True for a repeated request that the server has held back until something changed."""
+        return CAME_AT in self.request.META
+
     def answer(self, value: Any) -> HttpResponse:
         """200 with a value."""
         return renderers.render(self.request, value, self.kind)

@@ -73,7 +73,7 @@ class Poll(JavaEndpoint):
         ended = _ended(deleted, versions)
         try:
             if _is_check(members, versions):
-                return _answer(_checked(members, versions) | ended)
+                return _answer(_checked(java_id, members, versions) | ended)
             _note_poll(java_id)
             if settled is None:
                 news = _news(call, members, versions, ended)
@@ -185,18 +185,21 @@ def _is_check(members: Sequence[JavaMember], versions: Mapping[str, int]) -> boo
     return all(one.was_told and not versions[one.group] for one in members)
 
 
-def _checked(members: Iterable[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
+def _checked(java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]) -> dict[str, Any]:
     """Return what there is, by group, at once."""
-    seen = [(one, assignment.check(one).group) for one in members]
-    news = {one.group: group for one, group in seen if group is not None}
-    for java_id in {one.java_id for one, group in seen if group is None}:  # another broker was quicker
-        again = (one for one in _members(java_id, versions) if one.group not in news)
-        news |= {one.group: group for one in again if (group := assignment.check(one).group) is not None}
-    for one, _ in seen:
-        # The check of a client that starts may be answered elsewhere before its first poll, which comes here.
-        if not java_members.has_polled(one.java_id):
-            _note_start(one.java_id, one.group)
-    return news
+    found = _checks(members)
+    if len(found) < len(members):  # another broker told the client something newer
+        found |= _checks(one for one in _members(java_id, versions) if one.group not in found)
+    # The check of a client that starts may be answered elsewhere before its first poll, which comes here.
+    if not java_members.has_polled(java_id):
+        for one in members:
+            _note_start(java_id, one.group)
+    return found
+
+
+def _checks(members: Iterable[JavaMember]) -> dict[str, Any]:
+    seen = ((one.group, assignment.check(one).group) for one in members)
+    return {name: group for name, group in seen if group is not None}
 
 
 def _deleted_groups(members: Iterable[JavaMember], versions: Mapping[str, int]) -> dict[str, int]:
@@ -222,7 +225,7 @@ def _news(
     for member in members:
         handles.note(member.consumer)
     is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
-    was_held = call.waited_s() > 0  # until something changed, which is told now
+    was_held = call.was_held()  # until something changed, which is told now
     until = time.monotonic() + (0 if was_held else _hold_s(java_id, members))
     with holds.place(f"poll {java_id}") as most_s:
         if is_quiet and not was_held:

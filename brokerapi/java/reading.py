@@ -253,7 +253,7 @@ class CommitOffsets(JavaEndpoint):
         released = asked.flag == 1
         new = [one for one in given if (one.offset or 0) > 0 and (released or not _is_known(one))]
         if given and not new and not released:  # it would say the same twice a second
-            call.repeat = _hold(given, call.waited_s())
+            call.repeat = _hold(given, was_held=call.was_held())
         by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
         for member_id, mine in by_member.items():
             consumer = handles.consumer_of(member_id)
@@ -276,7 +276,7 @@ class _CommitAgain(Unchanged):
         return all(map(_is_known, self._given))
 
 
-def _hold(given: Sequence[QueueOffset], waited_s: float) -> _CommitAgain:
+def _hold(given: Sequence[QueueOffset], *, was_held: bool) -> _CommitAgain:
     """Wait until the client may have something else to commit: a message came to one of its queues, or its
     group changed, as by the commit with `flag` 1 that a client that stops makes beside this one. Return when
     it gets the same answer again."""
@@ -284,7 +284,7 @@ def _hold(given: Sequence[QueueOffset], waited_s: float) -> _CommitAgain:
     members = {handles.parts(one.queueOffsetId or 0)[0] for one in given}
     groups = {one.group_id for one in map(handles.consumer_of, members) if one is not None}
     seen, now = holds.generations(groups), time.monotonic()
-    if not waited_s:  # or it was held until one of these happened
+    if not was_held:  # until one of these happened
         with holds.place(f"commit {given[0].queueOffsetId}") as most_s:
             holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
             if not holds.has_changed(seen):
