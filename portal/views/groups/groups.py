@@ -133,7 +133,7 @@ def _tiles(
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
     state, tone, trend = progress.state(found)
     return [
-        Fact(_("State"), state, tone=tone, note=trend),
+        Fact(_("State"), state, tone=tone, kind="words", note=trend),
         Fact(_("Handled per second"), now.handled, kind="rate"),
         Fact(_("Pulled per second"), now.pulled, kind="rate"),
         Fact(_("Sent per second"), now.sent, kind="rate"),
