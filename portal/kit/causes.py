@@ -59,8 +59,13 @@ def _corrupt(one: Cause, _group: str, _manages: bool) -> Said:
 
 
 def _paused(one: Cause, group: str, manages: bool) -> Said:
-    text = _("%s messages wait until it is resumed.") % count(one.words["lag"])
-    return Said(_("The group is paused"), text, link=_settings(group, _("Resume"), "group-start", manages))
+    lag = int(one.words["lag"] or 0)
+    text = ngettext("%s message waits until it is resumed.", "%s messages wait until it is resumed.", lag)
+    return Said(
+        _("The group is paused"),
+        text % count(lag),
+        link=_settings(group, _("Resume"), "group-start", manages),
+    )
 
 
 def _topics_paused(one: Cause, group: str, manages: bool) -> Said:
@@ -73,8 +78,14 @@ def _queues_paused(one: Cause, _group: str, _manages: bool) -> Said:
 
 
 def _no_members(one: Cause, group: str, _manages: bool) -> Said:
-    text = _("No consumer is in the group, and %s messages wait. Start one:") % count(one.words["lag"])
-    return Said(_("The group has no members"), text, "bad", command=f"catmq consume --group {group} TOPIC")
+    lag = int(one.words["lag"] or 0)
+    text = ngettext(
+        "No consumer is in the group, and %s message waits. Start one:",
+        "No consumer is in the group, and %s messages wait. Start one:",
+        lag,
+    )
+    command = f"catmq consume --group {group} TOPIC"
+    return Said(_("The group has no members"), text % count(lag), "bad", command=command)
 
 
 def _standing_by(one: Cause, group: str, manages: bool) -> Said:
