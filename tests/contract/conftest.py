@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from brokerapi.java import endpoint
+from metadata.rules.membership import addresses
 from tests.support import broker as brokers
 
 
@@ -35,3 +37,9 @@ def queue(broker: brokers.Broker) -> int:
     """The id of the only queue of topic `single`."""
     made = broker.ok("POST", "/topics", {"name": "single", "queues": 1})
     return int(made["queues"][0]["queue"])
+
+
+@pytest.fixture
+def java_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java clients of this machine are let in."""
+    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))

@@ -27,8 +27,7 @@ NOWHERE = {"queueId": 1 << 40 | 7, "offsetStart": 0, "offsetEnd": 50}
 
 
 @pytest.fixture
-def wire(broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+def wire(java_let_in: None, broker: Broker, queue: int) -> Any:
     broker.ok("POST", "/groups", {"name": "readers"})
     broker.ok("POST", "/groups", {"name": "sharers", "mode": "share"})
     made = Wire(broker.url)

@@ -10,7 +10,6 @@ from django.db.models import F
 from brokerapi.java import endpoint
 from metadata.brokers import java_callers
 from metadata.models import JavaCaller
-from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.forms import browser as browser_of
 from tests.support.forms import text
@@ -32,17 +31,13 @@ def publish(wire: Wire, topic: str = "single", version: str = "5.5.1") -> None:
     wire.call(CONSUMER + "publish", {"topicName": topic, "msgs": [{"body": "x"}], "sdkVersion": version})
 
 
-def let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
-
-
 def found() -> dict[str, tuple[int, int, int]]:
     return {one.sdk: (one.answered, one.refused, one.limited) for one in java_callers.latest(actor=ME)}
 
 
-def test_requests_are_counted_by_client_and_outcome(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_counted_by_client_and_outcome(wire: Wire, request: pytest.FixtureRequest) -> None:
     publish(wire)  # not let in: refused before it is read
-    let_in(monkeypatch)
+    request.getfixturevalue("java_let_in")
     for topic, version in (("single", "5.5.1"), ("nowhere", "5.5.1"), ("single", "${project.version}")):
         publish(wire, topic, version)
     java_callers.count(address="127.0.0.1", sdk="", outcome="limited")
@@ -54,8 +49,8 @@ def test_requests_are_counted_by_client_and_outcome(wire: Wire, monkeypatch: pyt
     assert found()["pmq-java/5.5.1"] == (2, 1, 0)
 
 
+@pytest.mark.usefixtures("java_let_in")
 def test_one_that_is_too_fast_is_counted_as_limited(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_in(monkeypatch)
     monkeypatch.setattr(endpoint, "_buckets", {})
     monkeypatch.setattr(endpoint.rates, "wait_s", lambda *_, **__: 1.0)
     publish(wire)
@@ -63,8 +58,8 @@ def test_one_that_is_too_fast_is_counted_as_limited(wire: Wire, monkeypatch: pyt
     assert found() == {"": (0, 0, 1)}
 
 
-def test_counts_of_earlier_hours_fade_and_old_rows_go(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_in(monkeypatch)
+@pytest.mark.usefixtures("java_let_in")
+def test_counts_of_earlier_hours_fade_and_old_rows_go(wire: Wire) -> None:
     publish(wire)
     java_callers.flush()
     JavaCaller.objects.update(hour=F("hour") - 1)
@@ -87,8 +82,8 @@ def test_so_many_callers_are_kept(wire: Wire, monkeypatch: pytest.MonkeyPatch) -
     assert JavaCaller.objects.count() == 2
 
 
-def test_administrators_see_them(wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_in(monkeypatch)
+@pytest.mark.usefixtures("java_let_in")
+def test_administrators_see_them(wire: Wire, broker: Broker) -> None:
     publish(wire)
     java_callers.flush()
     page = text(browser_of("ada", administrator=True).get("/java-clients"))

@@ -18,18 +18,13 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import NodeUnavailable, OutcomeUnknown
 from metadata.membership import java_members
-from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.java_client import CONSUMER, Failed, JavaClient, Timing, Wire
 from tests.support.waiting import until
 
 QUICK = Timing(commit=0.1, first_beat=0.2, beat=1.0)
 Clients = Callable[..., JavaClient]
-
-
-@pytest.fixture(autouse=True)
-def let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+pytestmark = pytest.mark.usefixtures("java_let_in")
 
 
 @pytest.fixture

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokerapi.java import endpoint
 from metadata import actors
 from metadata.membership import consumers, java_beats, java_members
-from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.java_client import JavaClient, Timing
 from tests.support.waiting import until
@@ -21,9 +19,8 @@ Clients = Callable[[], JavaClient]
 
 
 @pytest.fixture(autouse=True)
-def groups(broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def groups(java_let_in: None, broker: Broker, queue: int) -> None:
     """Two groups that read topic `single`."""
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
     for group in GROUPS:
         broker.ok("POST", "/groups", {"name": group})
         broker.ok("POST", f"/groups/{group}/subscriptions", {"topic": "single", "start": "earliest"})

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from brokerapi.java import endpoint
 from catmq_client import Producer
 from messagestore.pool import node_pools
 from messagestore.tables import reader_sql
 from metadata.cache import snapshot
-from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.mixed_group import (
     MixedGroup,
@@ -71,10 +69,7 @@ class ReaderRows:
 
 
 @pytest.fixture
-def group(
-    failure_node: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Group]:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+def group(failure_node: str, broker: Broker, tmp_path: Path, java_let_in: None) -> Iterator[Group]:
     broker.ok("POST", "/topics", {"name": "wide", "queues": QUEUES})
     broker.ok("POST", "/groups", {"name": "mixed", "session_timeout_ms": 4_000})
     broker.ok("POST", "/groups/mixed/subscriptions", {"topic": "wide", "start": "earliest"})

@@ -20,18 +20,13 @@ from metadata.brokers import java_callers
 from metadata.config import config
 from metadata.limits.places import Places
 from metadata.models import Heartbeat
-from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.java_client import JavaClient, Timing
 from tests.support.waiting import until
 
 QUICK = Timing(commit=0.1, first_beat=0.2, beat=0.5, empty_pull=0.1, all_from=0.0)
 Start = Callable[..., JavaClient]
-
-
-@pytest.fixture(autouse=True)
-def let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+pytestmark = pytest.mark.usefixtures("java_let_in")
 
 
 @pytest.fixture

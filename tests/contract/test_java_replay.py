@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from brokerapi.java import endpoint, polling, reading
-from metadata.rules.membership import addresses
+from brokerapi.java import polling, reading
 from tests.support.broker import Broker
 from tests.support.java_client import Wire
 from tests.support.waiting import until
@@ -249,8 +248,9 @@ class Run:
 
 
 @pytest.fixture
-def run(failure_node: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+def run(
+    java_let_in: None, failure_node: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Run]:
     for name in ("HOLD_S", "START_HOLD_S", "ERROR_HOLD_S"):
         monkeypatch.setattr(polling, name, 0.02)
     monkeypatch.setattr(reading, "HOLD_MS", 50)

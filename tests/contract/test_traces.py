@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from brokerapi.java import endpoint
 from catmq_client import Consumer, Message
 from catmq_client.admin.api import Admin
 from catmq_client.cli import main
@@ -21,7 +20,6 @@ from metadata.cache import snapshot
 from metadata.groups import handling_traces
 from metadata.models import HandlingTrace
 from metadata.rules.groups.sampling import is_traced
-from metadata.rules.membership import addresses
 from tests.support.broker import Broker, problem
 from tests.support.forms import browser as browser_of
 from tests.support.java_client import JavaClient, Timing
@@ -242,10 +240,7 @@ def test_lost_reports_harm_nothing(traced: Broker, queue: int) -> None:
     assert (position["committed"], handling_traces.flush()) == (3, 0)
 
 
-def test_of_java_members_the_delivery_is_known(
-    traced: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint, "_networks", addresses.networks(["127.0.0.0/8"]))
+def test_of_java_members_the_delivery_is_known(traced: Broker, queue: int, java_let_in: None) -> None:
     seen: list[Any] = []
     quick = Timing(commit=0.1, first_beat=0.2, beat=1.0)
 
