@@ -88,7 +88,9 @@ def metadata_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
 
         from messagestore.heads import corruption
         from messagestore.pool import node_pools
+        from metadata.brokers import discovery
 
+        discovery.evict()  # it tells of brokers from memory
         node_pools.evict_all()
         corruption._reported.clear()
         of_django.close_all()
