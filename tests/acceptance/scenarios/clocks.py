@@ -87,8 +87,7 @@ class Clocks:
 
     def freeze(self) -> None:
         """A consumer that sleeps beyond its lease while its clock is put back must not take it for valid."""
-        self.skewed.signal(signal.SIGSTOP)
-        self.crowd.deaths[self.skewed.name] = time.monotonic()
+        self.crowd.deaths[self.skewed.name] = self.skewed.freeze()
         self.own_clock.set(-HOUR_S)
         self.crowd.await_shared([one for one in self.members if one is not self.skewed])
         self.skewed.signal(signal.SIGCONT)

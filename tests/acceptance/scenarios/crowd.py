@@ -18,7 +18,7 @@ from tests.acceptance.scenarios.stage import Stage
 from tests.support import judge
 from tests.support.environment import ROOT
 from tests.support.logs import Place, Tail, await_count
-from tests.support.server import alive
+from tests.support.server import alive, stopped
 from tests.support.terminal import Process
 from tests.support.waiting import until
 
@@ -51,6 +51,12 @@ class Member:
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal."""
         os.kill(self.pid, number)
+
+    def freeze(self) -> float:
+        """Stops it by SIGSTOP; when that was done: on a busy machine its threads go on for milliseconds."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: stopped(self.pid))
+        return time.monotonic()
 
     def await_end(self, *, limit_s: float = 60.0) -> None:
         """Waits for its end, which must be a polite one."""

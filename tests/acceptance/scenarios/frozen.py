@@ -55,15 +55,14 @@ class Frozen:
         def caught() -> bool:
             if not self.at_work(each):
                 return False
-            each.signal(signal.SIGSTOP)
+            each.freeze()
             if self.at_work(each):
                 return True
             each.signal(signal.SIGCONT)
             return False
 
         until(caught, limit_s=30)
-        running.signal(signal.SIGSTOP)
-        self.stopped_at = time.monotonic()
+        self.stopped_at = running.freeze()
         self.crowd.deaths.update({victim.name: self.stopped_at for victim in self.victims})
         self.stage.say(f"two of three are frozen, session timeout {self.session_ms} ms")
 
