@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,14 +15,27 @@ OF_HOOKS = ("--force-exclude", "--quiet")  # which are given files, and speak on
 LINTERS = ("ruff", "format", "mypy", "imports", "docs")
 
 
-def test_the_hooks_are_the_linters_of_the_gate() -> None:
+def hooks_of_a_commit() -> list[dict[str, Any]]:
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local", "another repository would bring versions of its own"
-    hooks = {hook["id"]: hook["entry"] for hook in repository["hooks"]}
-    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
+    return list(repository["hooks"])
+
+
+def test_the_hooks_are_the_linters_of_the_gate() -> None:
+    *linters, _ = hooks_of_a_commit()
+    hooks = {hook["id"]: hook["entry"] for hook in linters}
+    assert {hook["language"] for hook in linters} == {"system"}
     steps = {step.name: step.command for step in gate.STEPS}
     assert tuple(hooks) == LINTERS
     for name, entry in hooks.items():
         program, *arguments = steps[name]
         told = [word for word in entry.split() if word not in OF_HOOKS]
         assert told == [f".venv/bin/{Path(program).name}", *arguments][: len(told)]
+
+
+def test_a_longer_subject_than_72_characters_is_refused() -> None:
+    subject = hooks_of_a_commit()[-1]
+    assert (subject["language"], subject["args"]) == ("pygrep", ["--multiline"])
+    refused = re.compile(subject["entry"], re.MULTILINE | re.DOTALL)
+    assert refused.search("s" * 73)
+    assert not refused.search("s" * 72 + "\n\n" + "b" * 200)
