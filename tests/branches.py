@@ -71,6 +71,13 @@ def marked(source: bytes | str, path: str) -> tuple[CodeType, list[str]]:
     return compile(tree, path, "exec", dont_inherit=True), marker.found
 
 
+def branches_of(source: bytes | str) -> list[str]:
+    """Return the names of a module's branches."""
+    marker = Marker()
+    marker.visit(ast.parse(source))
+    return marker.found
+
+
 class Loader(SourceFileLoader):
     """Loads a module with marks, never from its .pyc file."""
 
@@ -105,10 +112,10 @@ class Finder(MetaPathFinder):
     def told(self, root: Path) -> Branches:
         """Return all branches of the folders, also of modules that nobody loaded."""
         found: Branches = {}
+        loaded = {Path(loader.path): loader for loader in self.loaders if loader.names}
         for file in (one for folder in self.folders for one in sorted(folder.rglob("*.py"))):
-            marker = Marker()
-            marker.visit(ast.parse(file.read_bytes()))
-            found[str(file.relative_to(root))] = dict.fromkeys(marker.found, 0)
+            names = loaded[file].names if file in loaded else branches_of(file.read_bytes())
+            found[str(file.relative_to(root))] = dict.fromkeys(names, 0)
         for loader in self.loaders:
             known = found[str(Path(loader.path).relative_to(root))]
             known |= {name: 1 for name, taken in zip(loader.names, loader.taken, strict=True) if taken}
