@@ -56,6 +56,7 @@ MEMORY = Path("/dev/shm")
 MEMORY_MB = 4096  # what has to be free there before temporary files are put into it
 UNSTEADY = ROOT / "tests" / "unsteady.txt"
 NOTHING_COLLECTED = 5
+BUDGET_S = 780  # of the whole gate on two processors; see docs/decisions/0031-time-of-the-gate.md
 MOST_UNSTEADY = 3  # more failures of one step are no accident
 LIMIT_S = (
     2400  # a step that takes longer hangs, and is killed; a slow machine, where one took 1,200 s, is none
@@ -282,11 +283,24 @@ def gate(steps: Sequence[Step], *, lanes: int) -> int:
     print(f"on {surroundings(there.values())}")
     note_servers(outcomes, there)
     used = getrusage(RUSAGE_CHILDREN)
-    whole = f"{machine_s() - before_s:.0f} s by the whole machine"
-    print(f"{time.monotonic() - begun:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors, {whole}")
+    took_s, machine = time.monotonic() - begun, machine_s() - before_s
+    own = f"{used.ru_utime + used.ru_stime:.0f} s of processors"
+    print(f"{took_s:.0f} s, {own}, {machine:.0f} s by the whole machine")
+    if [step.name for step in steps] == [step.name for step in STEPS]:
+        print(budget(took_s, machine, processors=os.cpu_count() or 1))
     failed = sum(outcome.failed for outcome in outcomes) + conclusions(outcomes)
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
     return 1 if failed else 0
+
+
+def budget(took_s: float, machine: float, *, processors: int) -> str:
+    """Return how long the whole gate took of its time, and the least that so many processors need for it.
+
+    >>> budget(1566.2, 2924, processors=2)
+    'the gate took 1566 s of 780 s; 2 processors need 1462 s at least'
+    """
+    least = f"{processors} processors need {machine / processors:.0f} s at least"
+    return f"the gate took {took_s:.0f} s of {BUDGET_S} s; {least}"
 
 
 def note_servers(outcomes: Sequence[Outcome], there: Mapping[str, str]) -> None:

@@ -223,6 +223,22 @@ def test_what_others_use_of_processors_is_in_the_figure_of_the_machine(
     )
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_only_the_whole_gate_is_held_against_its_time(
+    more: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (step("good", ""), step("well", ""))
+    monkeypatch.setattr(gate, "STEPS", whole)
+    monkeypatch.setattr(gate, "conclusions", lambda outcomes: 0)  # of branches, which these do not measure
+
+    gate.gate([*whole, *[step("beside", "")] * more], lanes=1)
+
+    told = re.findall(
+        r"^the gate took \d+ s of 780 s; \d+ processors need \d+ s at least$", capsys.readouterr().out, re.M
+    )
+    assert len(told) == 1 - more
+
+
 def test_the_summary_says_on_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
     gate.gate([step("good", "")], lanes=1)
 
