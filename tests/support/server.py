@@ -243,12 +243,12 @@ def alive(pid: int) -> bool:
 
 
 def stopped(pid: int) -> bool:
-    """Return True if each thread of a process is stopped; SIGSTOP reaches one of them first."""
+    """Return True if each thread of a process is stopped; False if it is gone."""
     try:
         stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:  # a thread has just ended
         return False
-    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+    return bool(stats) and all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def parent_of(pid: int) -> int | None:
