@@ -15,26 +15,25 @@ OF_HOOKS = ("--force-exclude", "--quiet")  # which are given files, and speak on
 LINTERS = ("ruff", "format", "mypy", "imports", "docs")
 
 
-def hooks_of_a_commit() -> list[dict[str, Any]]:
+def hooks() -> dict[str, dict[str, Any]]:
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local", "another repository would bring versions of its own"
-    return list(repository["hooks"])
+    return {hook["id"]: hook for hook in repository["hooks"]}
 
 
 def test_the_hooks_are_the_linters_of_the_gate() -> None:
-    *linters, _ = hooks_of_a_commit()
-    hooks = {hook["id"]: hook["entry"] for hook in linters}
-    assert {hook["language"] for hook in linters} == {"system"}
     steps = {step.name: step.command for step in gate.STEPS}
-    assert tuple(hooks) == LINTERS
-    for name, entry in hooks.items():
+    assert tuple(hooks()) == (*LINTERS, "subject")
+    for name in LINTERS:
+        hook = hooks()[name]
+        assert hook["language"] == "system"
         program, *arguments = steps[name]
-        told = [word for word in entry.split() if word not in OF_HOOKS]
+        told = [word for word in hook["entry"].split() if word not in OF_HOOKS]
         assert told == [f".venv/bin/{Path(program).name}", *arguments][: len(told)]
 
 
 def test_a_longer_subject_than_72_characters_is_refused() -> None:
-    subject = hooks_of_a_commit()[-1]
+    subject = hooks()["subject"]
     assert (subject["language"], subject["args"]) == ("pygrep", ["--multiline"])
     refused = re.compile(subject["entry"], re.MULTILINE | re.DOTALL)
     assert refused.search("s" * 73)
