@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.scenarios import main_job
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.server import Server
@@ -14,6 +16,13 @@ def test_two_consumers_share_the_whole_stream_and_get_every_event_in_order(
     stage: Stage, stream: Path
 ) -> None:
     main_job.run(stage, source=stream, batch=500)
+
+
+@pytest.mark.everyday
+def test_two_groups_get_every_event_although_a_broker_and_a_consumer_are_killed(
+    stage: Stage, part: Callable[[int], Path]
+) -> None:
+    main_job.with_kills(stage, source=part(5_000))
 
 
 def test_the_stream_arrives_as_well_when_every_message_is_sent_by_itself(

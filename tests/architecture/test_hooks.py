@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests import gate
+from tests.steps import STEPS
 from tests.support.environment import ROOT
 
 OF_HOOKS = ("--force-exclude", "--quiet")  # which are given files, and speak only of what is wrong
@@ -22,7 +22,7 @@ def hooks() -> dict[str, dict[str, Any]]:
 
 
 def test_the_hooks_are_the_linters_of_the_gate() -> None:
-    steps = {step.name: step.command for step in gate.STEPS}
+    steps = {name: step.command for name, step in STEPS.items()}
     assert tuple(hooks()) == (*LINTERS, "subject")
     for name in LINTERS:
         hook = hooks()[name]

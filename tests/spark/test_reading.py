@@ -32,6 +32,7 @@ def refused(frame: DataFrame) -> str:
     return str(caught.value)
 
 
+@pytest.mark.everyday
 def test_a_read_gives_what_a_pull_gives(stage: Stage, spark: SparkSession, node: str) -> None:
     topic = stage.topic(node)
     stage.fill(topic, 2_500)

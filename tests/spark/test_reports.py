@@ -74,6 +74,7 @@ def test_the_volume_of_a_topic_by_a_command_that_starts_spark(changes: Changes, 
     assert sum(row["keys"] for row in rows) == len({one["path"] for one in sent}), "a key has one queue"
 
 
+@pytest.mark.everyday
 def test_topics_and_the_skew_of_their_keys(changes: Changes, report: Report, scan: Report) -> None:
     topic, sent = changes
     (row,) = scan("topics", "--topic", topic)
