@@ -1,11 +1,9 @@
 """Run the steps of script/test and print what they came to.
 
-Steps wait half of their time for what they started, so four run at a time on two processors. Acceptance
-tests judge how long things take: the other steps run at a lower priority. Every step runs, even after a
-failure; its output is shown when it ends, and is in .test/NAME.log until then. Tests kill processes, never
-the machine, so temporary files lie in memory where there is room. What steps leave running is adopted by
-this process (a "subreaper") and killed at the end. The last line is `N passed, N failed`: tests, and one for
-each check that is not a test.
+Steps wait half of their time for what they started, so four run at a time on two processors. All run, even
+after a failure; the output of each is shown when it ends, and is in .test/NAME.log until then. What a step
+leaves running is adopted by this process (a "subreaper"), which kills it at the end. The last line is
+`N passed, N failed`: tests, and one for each check that is not a test.
 """
 
 from __future__ import annotations
@@ -26,33 +24,26 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests import servers
 from tests.steps import BRANCHES, GROUPS, PYTHON, ROOT, STEPS, WORK, Step
 
+# Tests kill processes, never the machine: their files may lie in memory where there is room. In MB:
+ROOM = {"/dev/shm": 4096, tempfile.gettempdir(): 2048}
 LANES = min(4, 2 * (os.cpu_count() or 1))
 # A step that hangs is aborted after 40 minutes, so that pytest prints where its threads are, then killed.
 LIMIT = ("timeout", "--signal=ABRT", "--kill-after=10", "2400")
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a step came to; `reruns` are pytest's lines on tests that were tried once more."""
+class Outcome(NamedTuple):
+    """How many tests of a step passed and failed, and its line in the summary."""
 
-    step: Step
     passed: int
     failed: int
-    wall_s: float
-    cpu_s: float
-    reruns: Sequence[str]
-
-    def __str__(self) -> str:
-        times = f"{self.wall_s:6.1f} s {self.cpu_s:6.1f} s of processors"
-        counts = f"{self.passed:5} passed, {self.failed} failed"
-        return "\n    UNSTEADY: ".join([f"{self.step.name:22} {times} {counts}", *self.reruns])
+    line: str
 
 
 def run_steps(steps: Sequence[Step], scratch: Path, *, lanes: int, measured: bool) -> list[Outcome]:
@@ -70,11 +61,12 @@ def run_steps(steps: Sequence[Step], scratch: Path, *, lanes: int, measured: boo
         step, started = running.pop(pid)
         shutil.rmtree(scratch / step.name, ignore_errors=True)
         output = (WORK / f"{step.name}.log").read_text(errors="replace")
-        reruns = [line for line in output.splitlines() if line.startswith("RERUN ")]
-        counts = count_tests(output, os.waitstatus_to_exitcode(status))
+        passed, failed = count_tests(output, os.waitstatus_to_exitcode(status))
         wall_s, cpu_s = time.monotonic() - started, usage.ru_utime + usage.ru_stime
-        outcomes.append(Outcome(step, *counts, wall_s, cpu_s, reruns))
-        print(f"{output}── {outcomes[-1]}", flush=True)
+        line = f"{step.name:22} {wall_s:4.0f} s, CPU {cpu_s:4.0f} s {passed:6} passed, {failed} failed"
+        reruns = [line for line in output.splitlines() if line.startswith("RERUN ")]
+        outcomes.append(Outcome(passed, failed, "\n    UNSTEADY: ".join([line, *reruns])))
+        print(f"{output}── {outcomes[-1].line}", flush=True)
     return outcomes
 
 
@@ -109,7 +101,7 @@ def start(step: Step, scratch: Path, *, measured: bool) -> int:
 def count_tests(output: str, code: int) -> tuple[int, int]:
     """Return how many tests passed and failed, from pytest's last line; other commands are one check.
 
-    >>> count_tests("..F\\n1 failed, 2 passed, 1 error in 0.12s\\n", 1), count_tests("no tests ran in 0.1s", 5)
+    >>> count_tests("1 failed, 2 passed, 1 error in 0.12s", 1), count_tests("no tests ran in 0.1s", 5)
     ((2, 2), (0, 1))
     """
     summaries = re.findall(r"^=* ?((?:\d+ \w+,? )+)in [\d.]+s", output, re.MULTILINE)
@@ -143,8 +135,8 @@ def lock_checkout() -> None:
 
 
 def place_for_scratch() -> str:
-    """Return a directory with room for temporary files, in memory if possible."""
-    for place, needed_mb in (("/dev/shm", 4096), (tempfile.gettempdir(), 2048)):
+    """Return a directory with room for temporary files."""
+    for place, needed_mb in ROOM.items():
         free_mb = shutil.disk_usage(place).free >> 20
         if free_mb >= needed_mb:
             return place
@@ -171,20 +163,12 @@ def gate(steps: Sequence[Step], *, lanes: int, measured: bool) -> int:
             kill_descendants()
     mariadbd = subprocess.run(["mariadbd", "--version"], capture_output=True, text=True, check=True)
     packages[servers.INSTALLED] = f"MariaDB {mariadbd.stdout.partition('Ver ')[2].partition('-')[0]}"
-    servers.record(
-        {
-            (packages[o.step.server], o.step.suite): not o.failed
-            for o in outcomes
-            if o.step.suite in servers.WHOLE
-        }
-    )
-    print("", *outcomes, "", *missing.values(), sep="\n")
+    print("", *(outcome.line for outcome in outcomes), "", *missing.values(), sep="\n")
     system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     versions = (f"Python {platform.python_version()}", system, f"SQLite {sqlite3.sqlite_version}")
     print("on", ", ".join((*versions, *packages.values())))
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = usage.ru_utime + usage.ru_stime
-    print(f"{time.monotonic() - started:.0f} s, {cpu_s:.0f} s of processors")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{time.monotonic() - started:.0f} s, CPU {used.ru_utime + used.ru_stime:.0f} s")
     failed = sum(outcome.failed for outcome in outcomes)
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
     return failed

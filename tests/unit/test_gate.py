@@ -1,4 +1,4 @@
-"""The gate: what its steps come to, and what it leaves behind. Each test runs it as a process, in a checkout."""
+"""The gate: what its steps come to, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,22 +128,3 @@ def test_a_server_that_cannot_be_had_comes_with_its_reason(
     packages, reasons = servers.download(["8.4", "9.6", "8.4"])
     assert packages == {"9.6": "MySQL 9.6.1-2"}
     assert list(reasons) == ["8.4"] and "CANNOT BE HAD here" in reasons["8.4"]
-
-
-def test_results_replace_those_of_earlier_versions_of_a_series(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, results = tmp_path / "page.md", tmp_path / "servers.json"
-    page.write_text(f"Before\n{servers.BEGIN}\nold\n{servers.END}\nAfter\n")
-    results.write_text(
-        json.dumps({"MySQL 9.7.3": {"store": "passed"}, "MariaDB 11.8.6": {"spark": "passed"}})
-    )
-    monkeypatch.setattr(servers, "RESULTS", results)
-    monkeypatch.setattr(servers, "PAGES", (page,))
-    servers.record({("MySQL 9.7.4-2", "spark"): True, ("MariaDB 1:11.8.6-0+deb13u1", "store"): False})
-    assert json.loads(results.read_text()) == {
-        "MySQL 9.7.4": {"spark": "passed"},
-        "MariaDB 11.8.6": {"spark": "passed", "store": "failed"},
-    }
-    assert page.read_text().startswith("Before\n") and page.read_text().endswith("After\n")
-    assert "old" not in page.read_text() and "| MySQL 9.7.4 |" in page.read_text()
