@@ -14,6 +14,8 @@ from metadata.topics import topic_rows
 from tests.support.forms import browser, confirm, fields, filled, text
 from tests.support.rows import ME
 
+pytestmark = pytest.mark.one_engine
+
 URL = "/create/import"
 Json = dict[str, Any]
 

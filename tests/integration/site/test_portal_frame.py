@@ -16,6 +16,8 @@ from tests.support import rows
 from tests.support.forms import browser as browser_of
 from tests.support.forms import fields, text
 
+pytestmark = pytest.mark.one_engine
+
 HTML = {"accept": "text/html"}  # a browser; programs get problem details
 
 

@@ -27,6 +27,8 @@ from metadata.jobs.pipeline import Place
 from metadata.models import AuditLog, JobRun, Report
 from tests.support.forms import browser, carry_out, confirm, filled, text
 
+pytestmark = pytest.mark.one_engine
+
 ME = actors.command("test")
 
 

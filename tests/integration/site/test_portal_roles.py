@@ -108,6 +108,7 @@ def uma(world: dict[str, object]) -> Iterator[Client]:
     yield browser("uma")
 
 
+@pytest.mark.one_engine
 def test_a_stranger_is_sent_to_the_login_from_every_page(world: dict[str, object]) -> None:
     client = Client()
     for page in PAGES:
@@ -131,6 +132,7 @@ def test_an_administrator_opens_every_page(world: dict[str, object], uma: Client
         assert "unsafe" not in answer["Content-Security-Policy"]
 
 
+@pytest.mark.one_engine
 def test_a_user_reads_and_changes_nothing_by_button_or_hand_made_post(
     world: dict[str, object], uma: Client
 ) -> None:
@@ -149,12 +151,14 @@ def test_a_user_reads_and_changes_nothing_by_button_or_hand_made_post(
             assert answer.status_code == 403, (page.name, answer.status_code)
 
 
+@pytest.mark.one_engine
 def test_what_a_user_may_not_do_is_not_offered(world: dict[str, object], uma: Client) -> None:
     page = uma.get("/topics/orders").content.decode()
     assert "/topics/orders/delete" not in page and "/topics/orders/settings" not in page
     assert "/topics/orders/delete" in browser("olga").get("/topics/orders").content.decode()
 
 
+@pytest.mark.one_engine
 def test_an_owner_manages_what_is_theirs_and_nothing_else(world: dict[str, object], uma: Client) -> None:
     olga = browser("olga")
     for page in PAGES:
@@ -166,6 +170,7 @@ def test_an_owner_manages_what_is_theirs_and_nothing_else(world: dict[str, objec
     assert browser("ol").get("/topics/orders/settings").status_code == 403  # part of a name is nobody
 
 
+@pytest.mark.one_engine
 def test_bodies_are_for_who_may_browse(world: dict[str, object], uma: Client) -> None:
     urls = ("/messages?topic=orders", f"/messages/orders/{world['message_id']}")
     for url in urls:
@@ -177,6 +182,7 @@ def test_bodies_are_for_who_may_browse(world: dict[str, object], uma: Client) ->
     assert "treasure" in uma.get(urls[1]).content.decode()
 
 
+@pytest.mark.one_engine
 def test_every_action_without_a_confirmation_changes_nothing(world: dict[str, object]) -> None:
     ada = browser("ada", administrator=True)
     before = topics.describe(name="orders", actor=ACTOR)
@@ -187,6 +193,7 @@ def test_every_action_without_a_confirmation_changes_nothing(world: dict[str, ob
     assert not groups.describe(name="billing", actor=ACTOR).stopped
 
 
+@pytest.mark.one_engine
 def test_every_form_needs_its_token(world: dict[str, object]) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(
@@ -197,6 +204,7 @@ def test_every_form_needs_its_token(world: dict[str, object]) -> None:
     assert answer.status_code == 403 and "not sent from a page" in answer.content.decode()
 
 
+@pytest.mark.one_engine
 def test_too_many_wrong_passwords_lock_a_name_out(world: dict[str, object], uma: Client) -> None:
     wrong = {"username": "uma", "password": "wrong"}
     answers = [Client().post("/login", wrong).status_code for _ in range(9)]
@@ -208,6 +216,7 @@ def test_too_many_wrong_passwords_lock_a_name_out(world: dict[str, object], uma:
     assert Client().post("/login", other).status_code == 302
 
 
+@pytest.mark.one_engine
 def test_the_last_administrator_stays_one(world: dict[str, object]) -> None:
     ada = browser("ada", administrator=True)
     answer = ada.post("/users/ada", {"active": "on"})

@@ -12,6 +12,8 @@ from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import browser, confirm, fields, filled, text
 
+pytestmark = pytest.mark.one_engine
+
 URL = "/groups/billing/of/orders"
 NO_MESSAGES = "The topic has no messages yet"
 

@@ -16,6 +16,8 @@ from metadata.topics import send_tokens
 from metadata.users.api_keys import digest
 from tests.support.forms import browser, confirm, filled, text
 
+pytestmark = pytest.mark.one_engine
+
 ME = command("test")
 
 

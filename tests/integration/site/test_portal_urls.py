@@ -69,6 +69,7 @@ def world(make_node: Callable[..., str]) -> dict[str, object]:
     return {**words, "queue": queue, "delayed": receipt.message_id, **kept()}
 
 
+@pytest.mark.one_engine
 def test_no_page_changes_anything_by_get(world: dict[str, object]) -> None:
     ada = browser("ada", administrator=True)
     ada.get("/")
@@ -79,6 +80,7 @@ def test_no_page_changes_anything_by_get(world: dict[str, object]) -> None:
     assert fingerprint() == before
 
 
+@pytest.mark.one_engine
 def test_no_page_changes_anything_without_a_token(world: dict[str, object]) -> None:
     browser("ada", administrator=True)
     ada = Client(enforce_csrf_checks=True)
@@ -93,6 +95,7 @@ def test_no_page_changes_anything_without_a_token(world: dict[str, object]) -> N
     assert fingerprint() == before
 
 
+@pytest.mark.one_engine
 def test_an_owner_is_refused_by_hand_made_posts_what_is_for_administrators(world: dict[str, object]) -> None:
     carry_out(browser("ada", administrator=True), "/topics/orders/settings", owners="olga")
     olga = browser("olga")
@@ -181,6 +184,7 @@ def test_what_is_dropped_or_forgotten_by_hand_is_in_the_audit_log(world: dict[st
     assert AuditLog.objects.filter(actor_name="ada", kind="broker", verb="delete").exists()
 
 
+@pytest.mark.one_engine
 def test_what_was_previewed_is_done_although_somebody_else_did_it_meanwhile(world: dict[str, object]) -> None:
     ada, queue = browser("ada", administrator=True), int(str(world["queue"]))
     queues.expand(topic="orders", queues=1, actor=ME)  # the last open queue cannot be closed

@@ -62,6 +62,7 @@ def test_departments_have_the_sums_of_their_topics(topic: str) -> None:
     assert sales["bytes"] == sales["held_bytes"] >= 300
 
 
+@pytest.mark.one_engine
 def test_a_department_says_which_node_is_away(topic: str) -> None:
     DbNode.objects.filter(name="main").update(quarantined="it was restored")
     snapshot.evict()
@@ -70,6 +71,7 @@ def test_a_department_says_which_node_is_away(topic: str) -> None:
     assert "main" in row["problem"]
 
 
+@pytest.mark.one_engine
 def test_a_report_is_written_as_parquet(topic: str, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "size.parquet"
@@ -78,6 +80,7 @@ def test_a_report_is_written_as_parquet(topic: str, tmp_path: Path) -> None:
     assert [(row["topic"], row["messages"], row["oldest_at_ms"]) for row in rows] == [(topic, 0, None)] * 2
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("name", "said"), [("x.xls", "must end in .csv or .parquet"), ("nowhere/x.csv", "there is no directory")]
 )
@@ -89,6 +92,7 @@ def test_a_file_that_cannot_be_is_refused_before_work(
     assert Report.objects.count() == 0
 
 
+@pytest.mark.one_engine
 def test_a_row_that_lacks_a_column_has_nothing_there(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     rows = [{"a": 1}, {"a": 2.5, "b": "ü"}]
@@ -98,6 +102,7 @@ def test_a_row_that_lacks_a_column_has_nothing_there(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["x.csv", "x.parquet"], "no draft is left"
 
 
+@pytest.mark.one_engine
 def test_daily_reports_are_made_also_behind_one_that_fails(
     topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +113,7 @@ def test_daily_reports_are_made_also_behind_one_that_fails(
     assert sorted(Report.objects.values_list("name", flat=True)) == ["topics", "volume"]
 
 
+@pytest.mark.one_engine
 def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) -> None:
     asked = {"topic": topic, "days": 1, "actor": ACTOR}
     settings, rows = reporting.for_spark(
