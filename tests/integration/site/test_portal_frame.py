@@ -34,14 +34,6 @@ def crumbs(page: str) -> list[str]:
     return re.findall(r"<li><a[^>]*>([^<]*)<", page.partition('class="crumbs"')[2].partition("</nav>")[0])
 
 
-@pytest.mark.parametrize(
-    ("path", "status"), [("/nowhere", 404), ("/topics/none", 404), ("/groups/none", 404)]
-)
-def test_an_error_keeps_the_navigation(ada: Client, path: str, status: int) -> None:
-    answer = ada.get(path, headers=HTML)
-    assert answer.status_code == status and 'class="side"' in text(answer)
-
-
 def test_an_error_shows_no_navigation_to_who_has_not_logged_in(metadata_db: None) -> None:
     answer = Client().get("/nowhere", headers=HTML)
     assert answer.status_code == 404 and 'class="side"' not in text(answer)

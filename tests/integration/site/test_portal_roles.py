@@ -194,17 +194,6 @@ def test_every_action_without_a_confirmation_changes_nothing(world: dict[str, ob
 
 
 @pytest.mark.one_engine
-def test_every_form_needs_its_token(world: dict[str, object]) -> None:
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(
-        browser("ada", administrator=True) and get_user_model().objects.get(username="ada"),
-        backend="django.contrib.auth.backends.ModelBackend",
-    )
-    answer = client.post("/groups/billing/stop", {"confirmed": "yes"})
-    assert answer.status_code == 403 and "not sent from a page" in answer.content.decode()
-
-
-@pytest.mark.one_engine
 def test_too_many_wrong_passwords_lock_a_name_out(world: dict[str, object], uma: Client) -> None:
     wrong = {"username": "uma", "password": "wrong"}
     answers = [Client().post("/login", wrong).status_code for _ in range(9)]
