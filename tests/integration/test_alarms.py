@@ -1,4 +1,4 @@
-"""Alarms begin and end by what a look finds, with patience; people acknowledge them; on both engines."""
+"""Alarms begin and end by what a look finds, with patience; people acknowledge them."""
 
 from __future__ import annotations
 

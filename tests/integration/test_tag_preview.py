@@ -1,4 +1,4 @@
-"""Tag filters tried on the last messages of a topic before they are set: on both engines."""
+"""Tag filters tried on the last messages of a topic before they are set."""
 
 from __future__ import annotations
 

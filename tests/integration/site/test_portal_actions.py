@@ -1,4 +1,4 @@
-"""What the portal's buttons do is carried out, once, and on what was seen: on both engines."""
+"""What the portal's buttons do is carried out, once, and on what was seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The preview of another tag filter says how many of the last messages it takes: on both engines."""
+"""The preview of another tag filter says how many of the last messages it takes."""
 
 from __future__ import annotations
 
