@@ -58,14 +58,14 @@ def test_the_blocks_of_the_readme_run_and_then_those_of_the_tutorial_beside_the_
     copy: Path, copied: Server
 ) -> None:
     assert [block.strip() for block in documents.blocks(README) if documents.starts_a_server(block)]
-    demo = "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
-    said = documents.run(copy, demo + documents.script(README, port=copied.port))
+    said = documents.run(copy, documents.script(README, port=copied.port))
     for example in re.findall(r"examples/\w+\.py", README):
         assert (ROOT / example).exists()
     assert said.count("== line") == len(documents.blocks(README)) - 1
     assert said.count("welcome, Ada") == 1, "the handler of the Django project"
     assert README.count("```text\n") == 4
     assert bare().unsaid(README, said) == []
+    demo = "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
     few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
     said = documents.run(copy, demo + documents.script(few, port=copied.port))
     assert "\n500\n" in said, "the tutorial's groups are its own"

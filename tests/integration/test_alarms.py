@@ -330,7 +330,6 @@ def test_a_job_that_fails_is_an_alarm_and_one_that_comes_often_when_it_fails_twi
     assert lasting() == ["often"]
 
 
-@pytest.mark.one_engine
 def test_who_manages_the_group_or_topic_acknowledges_and_it_is_audited(queue: int) -> None:
     alarms.raise_alarm(kind="lag", name="billing/orders", detail="much")
     alarms.raise_alarm(kind="node_low", name="main", detail="full")
