@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.certificates import Authority
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
@@ -76,13 +74,6 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_nearest_name(tmp_path
     assert (
         text.strip().splitlines()[-1] == "CatMQ: CATMQ_WORKER is not a setting. Did you mean CATMQ_WORKERS?"
     )
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_broker_that_ends_is_started_again(server: Server, number: int) -> None:
-    before = server.call("GET", "/api/v1/topics")
-    server.restart_broker(number)
-    assert server.call("GET", "/api/v1/topics") == before
 
 
 def test_jobs_that_end_are_started_again(server: Server) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,3 @@ def test_the_hooks_are_the_linters_of_the_gate() -> None:
         program, *arguments = steps[name]
         told = [word for word in hook["entry"].split() if word not in OF_HOOKS]
         assert told == [f".venv/bin/{Path(program).name}", *arguments][: len(told)]
-
-
-def test_a_longer_subject_than_72_characters_is_refused() -> None:
-    subject = hooks()["subject"]
-    assert (subject["language"], subject["args"]) == ("pygrep", ["--multiline"])
-    refused = re.compile(subject["entry"], re.MULTILINE | re.DOTALL)
-    assert refused.search("s" * 73)
-    assert not refused.search("s" * 72 + "\n\n" + "b" * 200)

@@ -36,8 +36,8 @@ def send(frame: DataFrame, topic: str, **options: object) -> None:
     writer.save()
 
 
-def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: SparkSession, node: str) -> None:
-    topic = stage.topic(node)
+def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: SparkSession) -> None:
+    topic = stage.topic("maria")
     send(rows(spark, 1_000, parts=1), topic)
     found = stage.pulled(topic)
     assert len(found) == 1_000
@@ -48,8 +48,8 @@ def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: Spa
     assert all(len({one["queue"] for one in found if one["key"] == key}) == 1 for key in ("k0", "k1"))
 
 
-def test_the_same_run_again_stores_nothing_twice(stage: Stage, spark: SparkSession, node: str) -> None:
-    topic = stage.topic(node)
+def test_the_same_run_again_stores_nothing_twice(stage: Stage, spark: SparkSession) -> None:
+    topic = stage.topic("maria")
     for _ in range(2):
         send(rows(spark, 600), topic, runId="load 7", chunkMessages=100)
     assert len(stage.pulled(topic)) == 600

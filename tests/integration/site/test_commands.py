@@ -35,6 +35,7 @@ def url(database: dict[str, Any]) -> str:
     return f"mysql://{database['username']}:{database['password']}@{where}"
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_explains_itself(name: str) -> None:
     command = load_command_class("catmq_site", name)
@@ -53,6 +54,7 @@ def test_from_a_node_to_a_subscription(metadata_db: None, node_database: NewData
     assert "billing: balanced" in run("rebalance", "billing", "--dry-run")
 
 
+@pytest.mark.one_engine
 def test_a_nodes_password_may_come_from_the_environment(
     metadata_db: None, node_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,7 @@ def test_a_nodes_password_may_come_from_the_environment(
     assert (node.dedicated, node.capacity_gb) == (True, 10)
 
 
+@pytest.mark.one_engine
 def test_a_dry_run_examines_a_database_and_registers_nothing(
     metadata_db: None, node_database: NewDatabase
 ) -> None:
@@ -77,6 +80,7 @@ def test_a_dry_run_examines_a_database_and_registers_nothing(
     assert DbNode.objects.get().epoch == 1
 
 
+@pytest.mark.one_engine
 def test_a_url_and_a_command_say_how_connections_are_encrypted(
     metadata_db: None, node_database: NewDatabase, authority: Authority
 ) -> None:
@@ -92,6 +96,7 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
         run("register_node", "other", "mysql://u:p@127.0.0.1:1/d?tls=on&ca=/ca.pem")
 
 
+@pytest.mark.one_engine
 def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:
     from metadata.users import api_keys
 
@@ -102,6 +107,7 @@ def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -
     assert plaintext not in str(ApiKey.objects.values().get())
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
@@ -125,6 +131,7 @@ def test_a_refusal_is_one_line(metadata_db: None, arguments: tuple[str, ...], sa
     assert refusal.value.returncode == code
 
 
+@pytest.mark.one_engine
 def test_schedules_are_made_equal_to_the_list(metadata_db: None) -> None:
     from django_q.models import Schedule
 

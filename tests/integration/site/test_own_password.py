@@ -17,6 +17,8 @@ from metadata.users import accounts
 from portal.auth import sessions
 from tests.support.forms import browser, carry_out, filled, text
 
+pytestmark = pytest.mark.one_engine
+
 OLD, NEW = "enough characters", "quite other ones"
 TYPED = {"old": OLD, "password": NEW, "again": NEW}
 

@@ -19,6 +19,8 @@ from portal.kit import bodies
 from portal.views.messages.sending import Sending
 from tests.support.forms import browser, text
 
+pytestmark = pytest.mark.one_engine
+
 ME = command("test")
 RIGHT = "the right password of hers"
 
