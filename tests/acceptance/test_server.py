@@ -82,7 +82,7 @@ def test_jobs_that_end_are_started_again(server: Server) -> None:
     until(lambda: server.job_runners() and not server.job_runners() & before, limit_s=30)
 
 
-def test_a_waiting_pull_does_not_delay_the_end(new_server: NewServer) -> None:
+def test_a_waiting_pull_does_not_delay_the_end_and_a_changed_password_stays(new_server: NewServer) -> None:
     server = new_server()
     server.call("POST", "/api/v1/topics", {"name": "orders", "queues": 1})
     asked = {
@@ -105,6 +105,13 @@ def test_a_waiting_pull_does_not_delay_the_end(new_server: NewServer) -> None:
     waiting.join(5)
     assert answers[0][0] == 200
     assert server.processes() == []
+
+    # The start after a change of the password makes no second administrator.
+    shell = "from django.contrib.auth import get_user_model as m; u = m().objects.get(); "
+    server.manage("shell", "--no-imports", "--command", shell + "u.set_password('another one'); u.save()")
+    server.start()
+    assert list(server.credentials) == ["CATMQ_URL", "CATMQ_API_KEY"]
+    assert server.manage("shell", "--no-imports", "--command", shell + "print(u.username)").strip() == "admin"
 
 
 def test_all_processes_may_be_told_to_stop_at_once(new_server: NewServer) -> None:
@@ -195,13 +202,3 @@ def test_a_second_server_on_the_same_metadata_needs_its_keys_and_makes_no_admini
         stranger.clear_away()
     shell = "from django.contrib.auth import get_user_model as m; print('n', m().objects.count())"
     assert first.manage("shell", "--no-imports", "--command", shell).split() == ["n", "1"]
-
-
-def test_a_password_that_was_changed_brings_no_second_administrator(new_server: NewServer) -> None:
-    server = new_server()
-    server.end()
-    shell = "from django.contrib.auth import get_user_model as m; u = m().objects.get(); "
-    server.manage("shell", "--no-imports", "--command", shell + "u.set_password('another one'); u.save()")
-    server.start()
-    assert list(server.credentials) == ["CATMQ_URL", "CATMQ_API_KEY"]
-    assert server.manage("shell", "--no-imports", "--command", shell + "print(u.username)").strip() == "admin"

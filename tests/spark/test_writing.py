@@ -79,10 +79,10 @@ def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(stage: Stage,
 def test_a_stream_from_topic_to_topic_arrives_once(stage: Stage, spark: SparkSession, tmp_path: Path) -> None:
     source, target = stage.topic("maria"), stage.topic("main")
     stage.fill(source, 300)
-    for checkpoint in ("first", "first", "first"):
+    for _ in range(2):  # the second one begins at the checkpoint, and finds nothing new
         reader = spark.readStream.format("catmq").option("topic", source).load()
         writer = reader.select("key", "body").writeStream.format("catmq").option("topic", target)
-        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         assert query.start().awaitTermination(180)
     assert len(stage.pulled(target)) == 300
 
