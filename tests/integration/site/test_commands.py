@@ -14,7 +14,7 @@ from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.models import ApiKey, ConsumerGroup, DbNode, Topic
 from tests.support import rows
-from tests.support.certificates import Authority
+from tests.support.certificates import VERIFIED_HOST, Authority
 
 NewDatabase = Callable[..., dict[str, Any]]
 OURS = sorted(name for name, app in get_commands().items() if app == "catmq_site")
@@ -85,7 +85,7 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
     metadata_db: None, node_database: NewDatabase, authority: Authority
 ) -> None:
     verified = f"?tls=verify&ca={authority.ca}"
-    said = run("register_node", "main", url(node_database("mysql")) + verified)
+    said = run("register_node", "main", url({**node_database("mysql"), "host": VERIFIED_HOST}) + verified)
     assert said == "Node main is registered, with tls verify.\n"
     assert run("set_tls", "main", "on") == "Node main is reached with tls on.\n"
     node = DbNode.objects.get()
