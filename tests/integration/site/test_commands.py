@@ -97,6 +97,21 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
 
 
 @pytest.mark.one_engine
+def test_a_node_is_taken_offline_and_its_capacity_is_set(
+    metadata_db: None, node_database: NewDatabase
+) -> None:
+    run("register_node", "main", url(node_database("mysql")))
+    said = run("set_node", "main", "--state", "offline", "--capacity-gb", "400")
+    assert said == "Node main has state offline, capacity_gb 400.\n"
+    node = DbNode.objects.get()
+    assert (node.state, node.capacity_gb) == ("offline", 400)
+    with pytest.raises(CommandError, match="Give --state or --capacity-gb"):
+        run("set_node", "main")
+    with pytest.raises(CommandError, match="capacity_gb"):
+        run("set_node", "main", "--capacity-gb", "0")
+
+
+@pytest.mark.one_engine
 def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:
     from metadata.users import api_keys
 
