@@ -36,8 +36,8 @@ def copied(copy: Path) -> Iterator[Server]:
         yield made.start()
     finally:
         made.clear_away()
-        for made_by_pages in ("var", "shop"):
-            shutil.rmtree(copy / made_by_pages, ignore_errors=True)
+        for made_by_pages in (copy / "var", copy.parent / "shop"):
+            shutil.rmtree(made_by_pages, ignore_errors=True)
 
 
 class CopiedServer(Server):
@@ -65,6 +65,7 @@ def test_the_blocks_of_the_readme_run_and_then_those_of_the_tutorial_beside_the_
     assert said.count("welcome, Ada") == 1, "the handler of the Django project"
     assert README.count("```text\n") == 4
     assert bare().unsaid(README, said) == []
+    assert not (copy / "shop").exists(), "the project would be part of the checkout"
     demo = "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
     few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
     said = documents.run(copy, demo + documents.script(few, port=copied.port))
@@ -119,9 +120,9 @@ def test_the_blocks_of_a_page_are_found_and_given_an_end() -> None:
         "print(1)",
         "END OF BLOCK",
     ]
-    assert documents.python("# shop/a.py, at the end\nA = 1\n").splitlines() == [
-        "cat >> shop/a.py <<'END OF BLOCK'",
-        "# shop/a.py, at the end",
+    assert documents.python("# ../shop/a.py, at the end\nA = 1\n").splitlines() == [
+        "cat >> ../shop/a.py <<'END OF BLOCK'",
+        "# ../shop/a.py, at the end",
         "A = 1",
         "END OF BLOCK",
     ]

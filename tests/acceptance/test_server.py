@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.certificates import Authority
+from tests.support.certificates import VERIFIED_HOST, Authority
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 from tests.support.waiting import until
@@ -148,9 +148,9 @@ def test_metadata_may_lie_on_mariadb_and_all_connections_be_encrypted(
     ):
         mariadb.execute(f"GRANT ALL ON {metadata}.* TO {name}@'127.0.0.1'")
         mariadb.execute(f"ALTER USER {name}@'127.0.0.1' REQUIRE SSL")
-        url = f"mysql://{name}:{password}@127.0.0.1:{mariadb.port}/{metadata}?tls=verify&ca="
+        url = f"mysql://{name}:{password}@{VERIFIED_HOST}:{mariadb.port}/{metadata}?tls=verify&ca="
         server = new_server(environ={"CATMQ_DATABASE_URL": url + str(authority.ca)})
-        where = {"host": "127.0.0.1", "port": mariadb.port, "database": schema}
+        where = {"host": VERIFIED_HOST, "port": mariadb.port, "database": schema}
         node = {"name": "n1", "engine": "mysql", **where}
         account = {"username": "catmq", "password": mariadb.password}
         encrypted = {"tls": "verify", "tls_ca": str(authority.ca)}

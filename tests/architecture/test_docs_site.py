@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.environment import ROOT
+from tests.support.tracked import tracked_files
 
 PICTURE = "https://example.com/picture.png"
 FAULTY = f"""# Faulty
@@ -28,8 +29,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
     for folder in ("docs", "script", "portal/static"):
         shutil.copytree(ROOT / folder, directory / folder)
-    for file in (ROOT / "mkdocs.yml", *ROOT.glob("*.md")):
-        shutil.copy(file, directory)
+    for file in tracked_files("mkdocs.yml", ":(glob)*.md"):
+        shutil.copy(ROOT / file, directory)
     return directory
 
 

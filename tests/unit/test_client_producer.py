@@ -700,7 +700,7 @@ def test_send_batch_tells_a_message_without_room_or_route_at_its_place(
     results = make().send_batch("t", [NewMessage(b"1"), NewMessage(b"2", queue=99), NewMessage(b"3")])
     assert [type(result) for result in results] == [Receipt, OptionError, Receipt]
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
-    producer = make(buffer_messages=2, max_block_ms=20, delivery_timeout_ms=100)
+    producer = make(buffer_messages=2, max_block_ms=1, delivery_timeout_ms=500)
     results = producer.send_batch("t", [NewMessage(b"%d" % n, queue=1) for n in range(4)])
     assert [type(result) for result in results[2:]] == [BufferFull, BufferFull]
     assert not any(isinstance(result, Receipt) for result in results)

@@ -14,7 +14,7 @@ from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.models import ApiKey, ConsumerGroup, DbNode, Topic
 from tests.support import rows
-from tests.support.certificates import Authority
+from tests.support.certificates import VERIFIED_HOST, Authority
 
 NewDatabase = Callable[..., dict[str, Any]]
 OURS = sorted(name for name, app in get_commands().items() if app == "catmq_site")
@@ -85,7 +85,7 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
     metadata_db: None, node_database: NewDatabase, authority: Authority
 ) -> None:
     verified = f"?tls=verify&ca={authority.ca}"
-    said = run("register_node", "main", url(node_database("mysql")) + verified)
+    said = run("register_node", "main", url({**node_database("mysql"), "host": VERIFIED_HOST}) + verified)
     assert said == "Node main is registered, with tls verify.\n"
     assert run("set_tls", "main", "on") == "Node main is reached with tls on.\n"
     node = DbNode.objects.get()
@@ -94,6 +94,21 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
         run("set_tls", "main", "verify", "--ca", "/nowhere/ca.pem")
     with pytest.raises(CommandError, match="must end with"):
         run("register_node", "other", "mysql://u:p@127.0.0.1:1/d?tls=on&ca=/ca.pem")
+
+
+@pytest.mark.one_engine
+def test_a_node_is_taken_offline_and_its_capacity_is_set(
+    metadata_db: None, node_database: NewDatabase
+) -> None:
+    run("register_node", "main", url(node_database("mysql")))
+    said = run("set_node", "main", "--state", "offline", "--capacity-gb", "400")
+    assert said == "Node main has state offline, capacity_gb 400.\n"
+    node = DbNode.objects.get()
+    assert (node.state, node.capacity_gb) == ("offline", 400)
+    with pytest.raises(CommandError, match="Give --state or --capacity-gb"):
+        run("set_node", "main")
+    with pytest.raises(CommandError, match="capacity_gb"):
+        run("set_node", "main", "--capacity-gb", "0")
 
 
 @pytest.mark.one_engine

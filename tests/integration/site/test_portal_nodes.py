@@ -18,7 +18,7 @@ from metadata.cache import snapshot
 from metadata.models import AuditLog, DbNode, NodeSize
 from metadata.nodes import node_rows, size_rows
 from tests.support import failing, restoring
-from tests.support.certificates import Authority
+from tests.support.certificates import VERIFIED_HOST, Authority
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
 from tests.support.mariadb import MariaDB
 
@@ -188,7 +188,7 @@ def test_the_page_of_a_node_shows_how_it_grows(ada: Client, node: str) -> None:
 def test_tls_of_a_node_is_chosen_shown_and_changed(
     ada: Client, node_database: NewDatabase, authority: Authority
 ) -> None:
-    database, ca = node_database("mysql"), str(authority.ca)
+    database, ca = {**node_database("mysql"), "host": VERIFIED_HOST}, str(authority.ca)
     seen = filled(ada, "/create/node", **typed("n1", database, tls="verify", tls_ca=ca))
     assert "TLSv1.3" in text(seen) and "is verified" in text(seen)
     confirm(ada, "/create/node", seen)
