@@ -62,10 +62,12 @@ def run_steps(steps: Sequence[Step], scratch: Path, *, lanes: int, measured: boo
         shutil.rmtree(scratch / step.name, ignore_errors=True)
         output = (WORK / f"{step.name}.log").read_text(errors="replace")
         passed, failed = count_tests(output, os.waitstatus_to_exitcode(status))
-        wall_s, cpu_s = time.monotonic() - started, usage.ru_utime + usage.ru_stime
-        line = f"{step.name:22} {wall_s:4.0f} s, CPU {cpu_s:4.0f} s {passed:6} passed, {failed} failed"
-        reruns = [line for line in output.splitlines() if line.startswith("RERUN ")]
-        outcomes.append(Outcome(passed, failed, "\n    UNSTEADY: ".join([line, *reruns])))
+        times = f"{time.monotonic() - started:4.0f} s, CPU {usage.ru_utime + usage.ru_stime:4.0f} s"
+        line = f"{step.name:22} {times} {passed:6} passed, {failed} failed"
+        verdicts = re.findall(r"^(RERUN|FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        unsteady = {test for _, test in verdicts} - {test for word, test in verdicts if word != "RERUN"}
+        lines = [line, *(f"    UNSTEADY, passed at the second try: {test}" for test in sorted(unsteady))]
+        outcomes.append(Outcome(passed, failed, "\n".join(lines)))
         print(f"{output}── {outcomes[-1].line}", flush=True)
     return outcomes
 

@@ -36,8 +36,8 @@ class Step:
 
 
 def tests(name: str, *arguments: str, measured: bool = False, **environ: str) -> Step:
-    """Return a pytest run. A test that fails is tried once more; the gate names both."""
-    options = ("-o", f"cache_dir={WORK / name}.cache", "--reruns", "1", "-rfER")
+    """Return a pytest run. A test that fails is tried once more, and 20 failures are enough to see."""
+    options = ("-o", f"cache_dir={WORK / name}.cache", "--reruns", "1", "-rfER", "--maxfail", "20")
     return Step(name, (PYTHON, "-m", "pytest", *options, *arguments), environ, measured)
 
 

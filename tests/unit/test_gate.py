@@ -70,7 +70,7 @@ def test_a_test_that_passes_at_the_second_try_is_named_and_fails_nothing(
     with start(twice=[*bare, "--reruns", "1", "-rfER", str(tmp_path / "test_twice.py")]) as process:
         output = process.communicate(timeout=60)[0]
     assert process.returncode == 0, output
-    assert "UNSTEADY: RERUN test_twice.py::test_late" in output
+    assert "UNSTEADY, passed at the second try: test_twice.py::test_late" in output
     assert output.splitlines()[-1] == "1 passed, 0 failed"
 
 
