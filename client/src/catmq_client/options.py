@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from catmq_client.callables import check_callable
 from catmq_client.errors import OptionError
 
 # What users of kafka-python will write, and what it is called here.
@@ -239,5 +240,5 @@ def _check_value(name: str, value: Any, hint: Any) -> None:
         raise OptionError(f"{name}={value!r}: write True or False")
     elif str in kinds and not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: write text")
-    elif name.startswith("on_") and allowed is None and not callable(value):
-        raise OptionError(f"{name}={value!r}: give a function")
+    elif name.startswith("on_") and allowed is None:
+        check_callable(name, value)

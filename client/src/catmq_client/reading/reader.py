@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Self, TypeVar, cast
 
+from catmq_client.callables import check_callable
 from catmq_client.errors import Closed, OptionError
 from catmq_client.http.transport import HttpTransport, Transport
 from catmq_client.message import Message
@@ -161,6 +162,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
 
     def _run_handler(self, handler: Handler, *, threads: int, order: str, batch: int | None) -> None:
         """Hand messages to threads until stop(), or until all stands still."""
+        check_callable("handler", handler)
         state = self._state
         self._enter()
         state.in_run = True

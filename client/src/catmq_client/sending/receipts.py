@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
+from catmq_client.callables import check_callable, check_result
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 
@@ -191,7 +192,11 @@ class SendFuture:
         return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Call `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
+        """Call `callback(future)` when the send has ended: at once if it has, else in a sender's thread.
+
+        Raises OptionError for a coroutine function, a generator function or a class.
+        """
+        check_callable("callback", callback)
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append(callback)
@@ -206,7 +211,7 @@ class SendFuture:
             except IndexError:
                 return
             try:
-                callback(self)
+                check_result("the callback", callback(self))
             except Exception:
                 log.exception("a callback of a send failed")
 
