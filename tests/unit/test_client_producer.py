@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -95,6 +96,43 @@ def test_wrong_bodies_and_keys_are_refused_before_sending(broker: SimulatedBroke
     with pytest.raises(OptionError, match="key=5: give text"):
         make().send("t", b"", key=wrong)
     assert not broker.seen(PUBLISH)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({}, "no body"),
+        ({"body": None}, "no body"),
+        ({"body": b"", "json": 1}, "both given"),
+        ({"body": "x", "json": None}, "both given"),
+        ({"json": float("nan")}, "finite numbers"),
+        ({"json": {"a": [float("-inf")]}}, "finite numbers"),
+        ({"json": {"a": {1, 2}}}, "set is not JSON"),
+        ({"json": "\ud800"}, "not UTF-8"),
+        ({"json": functools.reduce(lambda inner, _: [inner], range(100_000), 0)}, "recursion"),
+    ],
+)
+def test_a_body_that_cannot_be_meant_is_refused_by_each_way_to_send(
+    broker: SimulatedBroker, make: Make, fields: dict[str, Any], wrong: str
+) -> None:
+    producer = make()
+    for send in (producer.send, producer.send_async, producer.send_oneway):
+        with pytest.raises(OptionError, match=wrong):
+            send("t", **fields)
+    with pytest.raises(OptionError, match=wrong):
+        producer.send_batch("t", [fields])
+    assert not broker.seen(PUBLISH)
+
+
+def test_none_as_json_is_null_and_a_message_of_a_batch_needs_a_body(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    producer, none = make(), cast(bytes, None)
+    producer.send("t", json=None, queue=1)
+    producer.send_batch("t", [{"json": None, "queue": 1}])
+    assert bodies(broker) == [b"null", b"null"]
+    with pytest.raises(OptionError, match="no body"):
+        producer.send_batch("t", [NewMessage(none)])
 
 
 def test_an_unknown_topic_is_said_at_once_with_its_remedy(make: Make) -> None:

@@ -18,7 +18,7 @@ from catmq_client.http.transport import HttpTransport, Transport, api_path
 from catmq_client.options import ProducerOptions, checked
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.delivery import Delivery
-from catmq_client.sending.new_messages import NewMessage, as_sent, from_item
+from catmq_client.sending.new_messages import NOT_GIVEN, NewMessage, as_sent, from_item
 from catmq_client.sending.receipts import Batch, Receipt, SendFuture
 from catmq_client.sending.routing import Layouts, Routes
 
@@ -143,7 +143,7 @@ class Producer(AbstractContextManager["Producer"]):
         topic: str,
         body: bytes | str | None = None,
         *,
-        json: Any = None,
+        json: Any = NOT_GIVEN,
         key: str | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -155,11 +155,11 @@ class Producer(AbstractContextManager["Producer"]):
     ) -> Receipt:
         """Send a message and return its receipt once it is stored durably.
 
-        `body` is bytes or text; or give any JSON value as `json`. `key`, `tag`, `headers` and `trace_id` are
-        optional. Messages of one key keep their order. `queue` chooses the queue; with queue_strict=False
-        another queue is used if it is closed. `delay_ms` or `deliver_at` (a datetime with a time zone) delays
-        delivery by up to a year; until then the message can be recalled. Raises NotFound, InvalidRequest,
-        …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
+        Give `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`, `headers` and
+        `trace_id` are optional. Messages of one key keep their order. `queue` chooses the queue; with
+        queue_strict=False another queue is used if it is closed. `delay_ms` or `deliver_at` (a datetime
+        with a time zone) delays delivery by up to a year; until then the message can be recalled. Raises
+        OptionError, NotFound, InvalidRequest, …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
         """
         message = as_sent(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
@@ -175,7 +175,7 @@ class Producer(AbstractContextManager["Producer"]):
         topic: str,
         body: bytes | str | None = None,
         *,
-        json: Any = None,
+        json: Any = NOT_GIVEN,
         key: str | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -203,7 +203,7 @@ class Producer(AbstractContextManager["Producer"]):
         topic: str,
         body: bytes | str | None = None,
         *,
-        json: Any = None,
+        json: Any = NOT_GIVEN,
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
