@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from catmq_client.errors import CatmqError, DeliveryTimeout, SendError, SendOutcomeUnknown
 from catmq_client.http.transport import Transport
 from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
-from catmq_client.sending.receipts import Batch, Outcome
+from catmq_client.sending.receipts import Batch, Outcome, SendFuture
 from catmq_client.sending.routing import Kind, Layouts, Routes, slot_of
 from catmq_client.sending.send_request import NODE_AWAY, Next, after_failure, named, send
 
@@ -36,13 +36,12 @@ class Delivery:
         self._complained: dict[int | None, float] = {}  # queue → when; at worst two threads both say it
 
     def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """One try; afterwards the batch has ended or is back in its buffer, which is free.
+        """Try once in a thread of the producer; then the batch has ended or is back in its buffer.
 
-        Returns the batch whose callbacks are due. What interrupts the thread (Ctrl-C) is raised, but
-        no bug: the batch may hold the messages of others, and they are told by their futures.
+        Returns the batch whose callbacks are due. A bug ends the batch: its error is raised by the futures.
         """
         try:
-            return self._try(buffer, batch)
+            return self.attempt(buffer, batch)
         except Exception as error:
             log.exception("internal error while sending to %s", batch.topic)
             return self._give_up(buffer, batch, error)
@@ -52,7 +51,12 @@ class Delivery:
                 self._accumulator.callbacks.call(ended)
             raise
 
-    def _try(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+    def attempt(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+        """Try once, as `step`, in a thread of the application.
+
+        Every exception passes: it may have been raised into the thread, as Celery does for its soft time
+        limit. The caller then has to `abandon` the batch.
+        """
         self._leave_avoided_queue(buffer, batch)
         left_s = batch.expires_at - time.monotonic()
         if left_s <= 0:
@@ -71,6 +75,14 @@ class Delivery:
         except CatmqError as error:
             return self._after_failure(buffer, batch, error)
         return self._after_answer(buffer, batch, outcomes)
+
+    def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture]) -> None:
+        """Let go of the batch that this thread took from a buffer, if any; see Accumulator.abandon."""
+        batch = buffer.current
+        error: CatmqError = SendError("not sent: its thread was interrupted")
+        if batch is not None and batch.tries:
+            error = SendOutcomeUnknown("may or may not be stored: its thread was interrupted")
+        self._accumulator.abandon(buffer, own, error)
 
     def _give_up(self, buffer: QueueBuffer, batch: Batch, error: BaseException) -> Batch | None:
         """End a batch whose try broke off, if its buffer still holds it: nobody may wait for ever."""

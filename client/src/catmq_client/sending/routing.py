@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from catmq_client.errors import CatmqError, Forbidden, OptionError
+from catmq_client.errors import AnswerLost, CatmqError, Forbidden, OptionError
 from catmq_client.http.transport import Transport, api_path, request_until
 
 log = logging.getLogger("catmq.producer")
@@ -185,9 +185,6 @@ class Layouts:
         except CatmqError:
             # The layout we have still says where keys live; the sends themselves report what is wrong.
             return None
-        except Exception:
-            log.exception("the queues of topic %s cannot be read; the known ones are used", topic)
-            return None
 
     def _load(self, topic: str, within_s: float) -> Layout:
         path = api_path("topics", topic)
@@ -196,7 +193,11 @@ class Layouts:
         except Forbidden:
             # A key that may send but not look: the broker then chooses, by key or batch_id.
             return Layout(topic)
-        return layout_from(answer)
+        try:
+            return layout_from(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("the queues of topic %s cannot be read: %r", topic, error)
+            raise AnswerLost(f"the response about topic {topic} cannot be read: {error!r}") from error
 
 
 def layout_from(answer: dict[str, Any]) -> Layout:
