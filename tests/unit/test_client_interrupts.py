@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import catmq_client
-from catmq_client import NewMessage, Producer
+from catmq_client import Consumer, NewMessage, Producer, ShareConsumer
 from catmq_client.testing import FakeBroker
 
 LIMIT_S = 10.0
 PACKAGE = str(Path(catmq_client.__file__).parent)
 # Where the FakeBroker is at work, or the request is on its way to it.
-ELSEWHERE = ("testing", "http")
+ELSEWHERE = ("testing", "http", "telemetry")
 
 
 class SoftTimeLimit(Exception):
@@ -166,3 +166,31 @@ def test_at_whatever_line_a_send_is_interrupted_the_buffer_stays_whole(
         if place is None:
             break
     assert line > 100
+
+
+@pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
+def test_at_whatever_line_a_poll_is_interrupted_no_message_is_skipped(broker: FakeBroker, kind: Any) -> None:
+    count = 2_000
+    with Producer(transport=broker) as producer:
+        producer.send_batch("t", [NewMessage(b"%d" % n) for n in range(count)])
+    seen: list[int] = []
+    with kind(transport=broker, group="g", topics=["t"]) as consumer:
+
+        def poll() -> None:
+            # A list of bodies is made before any is noted, so none is noted that poll() did not return.
+            seen.extend([int(message.body) for message in consumer.poll(3, timeout_s=LIMIT_S)])
+
+        poll()
+        for line in range(1, 10_000):
+            if interrupted_at(line, poll) is None:
+                break
+            poll()
+        assert line > 50
+        while len(seen) < count:
+            before = len(seen)
+            poll()
+            assert len(seen) > before
+        consumer.commit()
+    assert sorted(seen) == [*range(count)]
+    assert kind is ShareConsumer or seen == sorted(seen)
+    assert sum(broker.committed("g").values()) == count

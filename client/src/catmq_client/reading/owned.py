@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import islice
 from typing import Any, NamedTuple
 
 from catmq_client.http.backoff import delay_s
@@ -149,14 +150,25 @@ class OwnedQueue:
         self.not_before = time.monotonic() + max(least_s, seconds)
 
     def hand_out(self, count: int) -> list[Message]:
-        if count == len(self.buffer):
-            messages = list(self.buffer)
+        takes_all = count == len(self.buffer)
+        messages = list(self.buffer if takes_all else islice(self.buffer, count))
+        # In this order: an interrupt between the two must not lose messages, see undo_hand_out.
+        self._handed.extend([message.offset for message in messages])
+        if takes_all:
             self.buffer.clear()
         else:
-            take = self.buffer.popleft
-            messages = [take() for _ in range(count)]
-        self._handed.extend([message.offset for message in messages])
+            for _ in messages:
+                self.buffer.popleft()
         return messages
+
+    def undo_hand_out(self) -> None:
+        """Take back what is handed out, but for what failed; it is fetched again."""
+        offsets = [offset for offset in self._handed if offset not in self.reporting]
+        if offsets:
+            self._handed = deque(offset for offset in self._handed if offset in self.reporting)
+            self._finished.clear()
+            self.buffer.clear()
+            self.position = offsets[0]
 
     def finish(self, offset: int, version: int) -> None:
         """One message is done; an earlier one may still be at work."""

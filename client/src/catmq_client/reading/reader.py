@@ -191,18 +191,29 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     def _take(self, limit: int, timeout_s: float | None) -> list[M]:
         self._trace_hand()
         self._enter()
+        taken: list[tuple[OwnedQueue, Message]] = []
+        came_back = False
         try:
             with self._state.changed:
                 self._finish_hand()
+            came_back = True
             taken = self._wait_for_messages(limit, timeout_s)
             with self._state.changed:
                 self._hand = [*dict.fromkeys([owned for owned, _ in taken])]
                 if any(one.trace_percent for one in self._state.settings.values()):
                     self._traced = taken
-            return [cast(M, message) for _, message in taken]
-        finally:
+            messages = [cast(M, message) for _, message in taken]
             # Whatever it got, the application now has to come back in time.
             self._state.away_since = time.monotonic()
+            return messages
+        except BaseException:
+            # Raised into this thread (Ctrl-C, a soft time limit): what the application did not get must not
+            # count as finished when it asks for more.
+            if came_back:
+                self._hand, self._traced = [], []
+                self._state.undo_hand_out(taken)
+            self._state.away_since = time.monotonic()
+            raise
 
     def _trace_hand(self) -> None:
         """The application came back: what it was given of traced subscriptions took until now."""

@@ -356,6 +356,21 @@ class GroupState:
         self._taken(len(taken))
         return taken
 
+    def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
+        """Take back all that is handed out: an exception kept the application from getting it."""
+        with self.changed:
+            for owned in self.queues.values():
+                owned.undo_hand_out()
+            self.recount(self.queues.values())
+            self.on_gain()
+            self.changed.notify_all()
+
+    def recount(self, holders: Iterable[OwnedQueue]) -> None:
+        """Count again what is buffered: an interrupt may have cut a change in two."""
+        buffers = [owned.buffer for owned in holders]
+        self.buffered = sum(map(len, buffers))
+        self.buffered_bytes = sum(len(message.body) for buffer in buffers for message in buffer)
+
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         """run(): the handler of a message returned."""
         half = self.share() // 2

@@ -54,7 +54,7 @@ class LeaseBook(GroupState):
         self.lease_s = 30.0
         # run(): how many messages its threads may have at work.
         self.most_at_work = 1
-        # How many messages a poll() waits for.
+        # How many messages the application waits for, if it does.
         self.asked = 0
         # When the application last took a message or was done with one, monotonic.
         self.progress_at = time.monotonic()
@@ -153,6 +153,18 @@ class LeaseBook(GroupState):
                     owned.since[message.offset] = now
             self._tell_room()
         return taken
+
+    def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
+        with self.changed:
+            for run in [*self.runs.values()]:
+                offsets = {message.offset for owned, message in taken if owned is run} | run.strayed()
+                if self.share_options.auto_accept:  # then the application was done with all others
+                    offsets |= run.since.keys() - run.reporting
+                for offset in offsets:
+                    run.since.pop(offset, None)  # it never got it: the lease is not to count
+                self.give_back(run, offsets)
+            self.recount(self.runs.values())
+            self.changed.notify_all()
 
     def _tell_room(self) -> None:
         if self.room():  # to wake a thread costs more than to count

@@ -143,6 +143,10 @@ class HeldRun(OwnedQueue):
         for offset in [*self.since]:
             self.finish(offset, self.version)
 
+    def strayed(self) -> set[int]:
+        """Return offsets that neither wait nor were given out: an interrupt came in between."""
+        return self.waiting_offsets() - {message.offset for message in self.buffer}
+
     def waiting_offsets(self) -> set[int]:
         """Return the offsets that the application never got."""
         return self.open - self.since.keys() - self.reporting
