@@ -50,6 +50,9 @@ class LeaseBook(GroupState):
         super().__init__(options.of_member())
         self.share_options = options
         self.runs: dict[Place, HeldRun] = {}
+        # Rises when a membership ends. Brokers end its leases then, so an answer to a request of an earlier
+        # one extends none, however late it comes.
+        self.term = 0
         # The most recent lease, s.
         self.lease_s = 30.0
         # run(): how many messages its threads may have at work.
@@ -70,6 +73,7 @@ class LeaseBook(GroupState):
     def lose_all(self) -> None:
         """The membership is gone, and brokers end the leases of its runs: each is to be renewed first."""
         super().lose_all()
+        self.term += 1
         for run in self.runs.values():
             run.lease_until = min(run.lease_until, lease_clock())
         self.changed.notify_all()
@@ -339,7 +343,7 @@ class LeaseBook(GroupState):
 
     def _send(self, run: HeldRun, *, renews: bool) -> RunReport:
         run.sending = True
-        return RunReport.of(run, renews=renews)
+        return RunReport.of(run, renews=renews, term=self.term)
 
     def _due_in_s(self, run: HeldRun, now: float, lease_now: float) -> float:
         if run.sending:
@@ -358,7 +362,7 @@ class LeaseBook(GroupState):
         if told == "ok":
             run.failures = 0
             run.sent(report)
-            if report.renews:
+            if report.renews and report.term == self.term:
                 self._renewed(run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000)
             if run.is_over() and run.news_since is None:
                 self._drop(run)

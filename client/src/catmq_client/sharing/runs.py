@@ -222,9 +222,11 @@ class RunReport:
     unseen: frozenset[int]
     renews: bool
     is_whole: bool
+    # That of the lease book when the report was made.
+    term: int
 
     @classmethod
-    def of(cls, run: HeldRun, *, renews: bool) -> RunReport:
+    def of(cls, run: HeldRun, *, renews: bool, term: int = 0) -> RunReport:
         return cls(
             run=run,
             grant=run.grant,
@@ -233,6 +235,7 @@ class RunReport:
             unseen=frozenset(run.unseen),
             renews=renews and not run.is_over(),
             is_whole=run.is_over() and not run.leaving,
+            term=term,
         )
 
     def view(self) -> dict[str, Any]:
