@@ -356,6 +356,33 @@ def test_what_was_never_stored_ends_as_delivery_timeout(broker: SimulatedBroker,
         make(delivery_timeout_ms=50).send("t", b"x")
 
 
+@pytest.mark.parametrize("request_", ["GET", PUBLISH])
+def test_a_broker_that_does_not_answer_is_logged_at_once_with_what_to_look_at(
+    broker: SimulatedBroker, make: Make, request_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="catmq.producer")
+    logged: list[str] = []
+    broker.fail(request_, ConnectFailed("http://a:8000 cannot be reached"), times=4)
+    transport = Watched(broker, lambda: logged.append(caplog.text))
+    with Producer(transport=transport, retry_backoff_ms=1) as producer:
+        producer.send("t", b"1")
+    after_first_failure = logged[1 if request_ == "GET" else 2]
+    assert "http://a:8000 cannot be reached" in after_first_failure
+    assert "CATMQ_URL or the first argument says http://a:8000, http://b:8000" in after_first_failure
+    assert caplog.text.count("cannot be reached") == 1 and caplog.text.count("works again") == 1
+
+
+def test_a_message_that_never_left_the_buffer_says_so(broker: SimulatedBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000, delivery_timeout_ms=7_000)
+    future = producer.send_async("t", b"1", queue=1)
+    (buffer,) = producer._sending().accumulator._buffers.values()
+    buffer.batches[0].expires_at, buffer.last_error = 0.0, "a:8000 cannot be reached"
+    producer.flush(LIMIT_S)
+    error = str(future.exception(LIMIT_S))
+    assert "not tried yet: it waited in the buffer for all of delivery_timeout_ms (7 s)" in error
+    assert "the last try for its queue ended with: a:8000 cannot be reached" in error
+
+
 def test_a_final_refusal_is_not_repeated(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(PUBLISH, Forbidden("key may not produce on t", code="forbidden", status=403))
     with pytest.raises(Forbidden):
@@ -496,6 +523,18 @@ class Interrupting:
         if error is not None:
             raise error
         return self.broker.request(method, path, **more)
+
+
+class Watched:
+    """A transport that calls a function before each request."""
+
+    def __init__(self, broker: SimulatedBroker, call: Callable[[], object]) -> None:
+        self._broker, self._call = broker, call
+        self.urls = ("http://a:8000", "http://b:8000")
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        self._call()
+        return self._broker.request(method, path, **more)
 
 
 def age_layout(producer: Producer, topic: str) -> None:

@@ -59,7 +59,7 @@ class ProducerOptions:
     max_block_ms: int = 60_000
     # Limit of one HTTP request, ms.
     request_timeout_ms: int = 10_000
-    # Limit from send() to the receipt, all tries included, ms.
+    # Limit from send() to the receipt, the wait in the buffer and all tries included, ms.
     delivery_timeout_ms: int = 120_000
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100

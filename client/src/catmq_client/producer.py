@@ -38,6 +38,7 @@ class _Sending:
             transport,
             max_age_s=options.metadata_max_age_ms / 1000,
             timeout_s=options.request_timeout_ms / 1000,
+            on_failure=lambda error: self.delivery.log_failure(error),
         )
         self.delivery = Delivery(
             transport=transport, accumulator=self.accumulator, layouts=self.layouts, options=options

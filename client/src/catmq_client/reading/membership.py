@@ -31,7 +31,7 @@ from catmq_client.errors import (
     Unauthenticated,
 )
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.failure_log import FailureLog
+from catmq_client.http.failure_log import FailureLog, with_question
 from catmq_client.http.transport import Transport, api_path, request_until
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.part import Part
@@ -379,7 +379,8 @@ class Membership(Part):
             state.changed.notify_all()
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
-        self._failures.failed(error, level=logging.INFO if error.code == "draining" else logging.WARNING)
+        text = with_question(error, self._transport)
+        self._failures.failed(text, level=logging.INFO if error.code == "draining" else logging.WARNING)
         # A broker that is busy with others may give a newcomer a later turn.
         asked_s = 0.0 if registered else (error.retry_after_ms or 0) / 1000
         return max(asked_s, min(self._backoff.next_s(error), state.heartbeat_interval_s))

@@ -31,6 +31,7 @@ class QueueBuffer:
         "current",
         "held",
         "kind",
+        "last_error",
         "not_before",
         "options",
         "queue",
@@ -48,6 +49,8 @@ class QueueBuffer:
         # The thread that took `current`.
         self.taken_by = 0
         self.not_before = 0.0
+        # How the last try of a batch of this buffer failed; "" after one that succeeded.
+        self.last_error = ""
         self.backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=options.retry_backoff_max_ms)
         # Slots that the layout gave to another queue while messages of theirs had to stay here.
         self.held: set[int] = set()
