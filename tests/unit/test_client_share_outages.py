@@ -12,7 +12,7 @@ import pytest
 
 from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
-from catmq_client.reading.state import lease_clock
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.testing import FakeBroker
 from tests.support.shares import (
     LIMIT_S,

@@ -111,7 +111,9 @@ class ConsumerOptions:
     consumer_timeout_ms: int | None = None
     # When the metadata database is down for longer than the session timeout: "continue" (the nodes
     # still fence a former owner) or "stop" (no handler starts until heartbeats are recorded again).
-    on_coordinator_loss: str = "continue"
+    # None = ordered subscriptions stop, because another member may have begun with their messages; others
+    # continue.
+    on_coordinator_loss: str | None = None
     # Called with the queues gained, before their first message, in the application's thread.
     on_assigned: Callable[[list[Any]], object] | None = None
     # Called with the queues to give up, before they are committed and released.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from itertools import islice
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
+from catmq_client.reading.clocks import lease_clock
 
 
 class AssignedQueue(NamedTuple):
@@ -60,6 +62,9 @@ class OwnedQueue:
         # Stopped by an operator: stays ours, but nothing of it is fetched or begun.
         self.stopped = stopped
         self.paused = False
+        # No message begins from this time on, lease clock: of an ordered subscription, while heartbeats are
+        # not recorded.
+        self.begins_until = math.inf
         # A handler of run() failed for good: nothing more is handed out.
         self.halted = False
         self.lost = False
@@ -125,11 +130,12 @@ class OwnedQueue:
 
     def gives(self) -> bool:
         """Return True if a message may be handed out."""
-        return bool(self.buffer) and not self.is_shut() and self.revoked_until is None
+        is_ours = self.revoked_until is None and lease_clock() < self.begins_until
+        return bool(self.buffer) and not self.is_shut() and is_ours
 
     def rests(self) -> bool:
         """Return True if no handler may begin now on what is handed out."""
-        return self.stopped
+        return self.stopped or lease_clock() >= self.begins_until
 
     def has_left(self, offset: int, version: int) -> bool:
         """Return True if a message that was handed out under a version no longer counts."""

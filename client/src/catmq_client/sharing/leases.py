@@ -13,9 +13,10 @@ from typing import Any
 from catmq_client.errors import HandlerFailed, OptionError
 from catmq_client.message import Message, Source, messages_of
 from catmq_client.options import ShareConsumerOptions
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.fetcher import Pace
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.state import GroupState, lease_clock
+from catmq_client.reading.state import GroupState
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.runs import RENEWED_AFTER, HeldRun, Place, RunReport, place_of
 from catmq_client.telemetry.process_report import AtWork

@@ -18,8 +18,8 @@ from catmq_client.errors import CatmqError, Conflict, ConnectFailed, NotFound
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message, Source, messages_of
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.part import LongPoll, Settle
-from catmq_client.reading.state import lease_clock
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.runs import RunReport
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from catmq_client.message import Message
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.state import lease_clock
 
 # Messages are delivered one by one from this delivery on.
 SUSPECT_FROM = 3
