@@ -197,10 +197,9 @@ class Layouts:
             return None
 
     def _load(self, topic: str, within_s: float, **more: Any) -> Layout:
-        path = api_path("topics", topic)
-        limits = {"within_s": within_s, "timeout_s": self._timeout_s}
+        path, more = api_path("topics", topic), {**more, "timeout_s": self._timeout_s}
         try:
-            answer = request_until(self._transport, "GET", path, **limits, **more)
+            answer = request_until(self._transport, "GET", path, within_s=within_s, **more)
         except Forbidden:
             # A key that may send but not look: the broker then chooses, by key or batch_id.
             return Layout(topic)
