@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -153,7 +154,15 @@ def test_what_no_worker_could_find_is_refused(stage: Stage) -> None:
 
 @pytest.mark.one_engine
 @pytest.mark.parametrize(
-    "wrong", [{"max_attempts": 0}, {"max_attempts": 101}, {"timeout": 0.5}, {"backoff": 3}, {"priority": 101}]
+    "wrong",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": 101},
+        {"timeout": 0.5},
+        {"backoff": 3},
+        {"backoff": AsyncMock()},
+        {"priority": 101},
+    ],
 )
 def test_a_wrong_field_of_a_task_is_refused(stage: Stage, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidTask, match=next(iter(wrong))):

@@ -12,7 +12,7 @@ import pytest
 
 from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
-from catmq_client.reading.state import lease_clock
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.testing import FakeBroker
 from tests.support.shares import (
     LIMIT_S,
@@ -246,6 +246,60 @@ def test_nothing_begins_under_leases_that_ended_with_the_session(broker: FakeBro
         assert len(expired.got) == 1
         broker.heal()
         until(lambda: committed(broker) == 6)
+
+
+class HoldingBack:
+    """A transport that holds back the first answer to a request whose path ends so."""
+
+    def __init__(self, broker: FakeBroker, path: str) -> None:
+        self._broker, self._path = broker, path
+        self.held, self.free = threading.Event(), threading.Event()
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        answer = self._broker.request(method, path, **more)
+        if path.endswith(self._path) and not self.held.is_set():
+            self.held.set()
+            self.free.wait(LIMIT_S)
+        return answer
+
+
+def end_session(broker: FakeBroker, one: ShareConsumer) -> None:
+    """Let the session of a member end, and wait until it has registered again."""
+    broker.fail("/heartbeat$", Gone("expired", code="expired", status=410))
+    one._state.want_heartbeat()
+    until(lambda: len(broker.seen("/consumers$")) == 2)
+
+
+def test_a_renewal_that_was_under_way_when_the_session_ended_revives_no_lease(broker: FakeBroker) -> None:
+    send(broker, 2)
+    network = HoldingBack(broker, "/share/done")
+    with ShareConsumer(transport=network, **QUICK, auto_accept=False) as one:
+        (message,) = one.poll(1, timeout_s=LIMIT_S)
+        assert message.renew(60)
+        assert network.held.wait(LIMIT_S)
+        end_session(broker, one)
+        broker.fail("/share", ConnectFailed("away"), times=100_000)
+        reports = len(broker.seen(DONE))
+        network.free.set()
+        until(lambda: len(broker.seen(DONE)) > reports)  # so the held answer has been read
+        assert message.lease_left_s == 0
+        broker.heal()
+        until(lambda: message.lease_left_s > 0)
+
+
+def test_what_a_pull_brings_after_its_session_ended_is_renewed_before_it_begins(broker: FakeBroker) -> None:
+    send(broker, 1)
+    network = HoldingBack(broker, "/share")
+    with ShareConsumer(transport=network, **QUICK) as one:
+        assert one.poll(timeout_s=0.05) == []
+        assert network.held.wait(LIMIT_S)
+        end_session(broker, one)
+        broker.fail(DONE, ConnectFailed("away"), times=100_000)
+        network.free.set()
+        until(lambda: one._state.runs)
+        assert one.poll(timeout_s=0.05) == []
+        broker.heal()
+        assert numbers(one.poll(timeout_s=LIMIT_S)) == [0]
 
 
 def test_closing_while_brokers_are_away_ends_in_time(broker: FakeBroker, make: Make) -> None:

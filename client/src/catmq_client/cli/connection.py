@@ -13,6 +13,7 @@ from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import url, urls
 from catmq_client.errors import CatmqError, ConnectFailed, OptionError, Refused, Unauthenticated
 from catmq_client.http.connections import trusted
+from catmq_client.http.failure_log import question
 from catmq_client.http.transport import HttpTransport, Transport
 
 NO_URL = (
@@ -49,7 +50,7 @@ class Brokers:
         if "CERTIFICATE_VERIFY_FAILED" in error.detail:
             return f"{error}\n  If its CA is one of your own, set CATMQ_CA_FILE or give --ca-file"
         if isinstance(error, ConnectFailed):
-            return f"{error}\n  Is a broker running there? CATMQ_URL or --url says {', '.join(self.listed)}"
+            return f"{error}\n  {question('CATMQ_URL or --url', self.listed)}"
         if isinstance(error, Unauthenticated):
             return f"{error}\n  " + (
                 "Is this a key of these brokers? It comes from CATMQ_API_KEY or --api-key"

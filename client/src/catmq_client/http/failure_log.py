@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
+
+from catmq_client.errors import CatmqError, ConnectFailed
 
 AGAIN_S = 60.0  # between two lines about a failure that lasts
+
+
+def question(said_by: str, urls: Iterable[str]) -> str:
+    """Return what to ask oneself when no broker can be reached; `said_by` names where `urls` come from."""
+    return f"Is a broker running there? {said_by} says {', '.join(urls)}"
+
+
+def with_question(error: CatmqError, transport: object) -> str:
+    """Return the text of an error of a transport, with the question if no broker could be reached."""
+    urls = getattr(transport, "urls", ())
+    if not isinstance(error, ConnectFailed) or not urls:
+        return str(error)
+    return f"{error}\n  {question('CATMQ_URL or the first argument', urls)}"
 
 
 class FailureLog:

@@ -81,15 +81,23 @@ def request_until(
     *,
     within_s: float,
     wait: Callable[[float], object] = time.sleep,
+    on_failure: Callable[[CatmqError], object] = lambda error: None,
     **more: Any,
 ) -> dict[str, Any]:
     """The answer of a request, with `more` of its arguments, that is repeated while its error is retriable.
 
     Only for requests that are harmless when done twice. After `within_s` seconds the last error is
-    raised. `wait` is called with the seconds to wait.
+    raised. `wait` is called with the seconds to wait, `on_failure` with each error that may be repeated.
     """
-    call = partial(transport.request, method, path, **more)
-    return repeated(call, within_s=within_s, again=lambda error, _: error.retriable, wait=wait)
+
+    def again(error: CatmqError, _: int) -> bool:
+        if error.retriable:
+            on_failure(error)
+        return error.retriable
+
+    return repeated(
+        partial(transport.request, method, path, **more), within_s=within_s, again=again, wait=wait
+    )
 
 
 def repeated(
