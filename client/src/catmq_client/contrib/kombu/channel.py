@@ -28,6 +28,8 @@ TYPES = ("direct", "topic", "fanout")
 KNOWN_ARGUMENTS = frozenset({"x-expires", "x-max-priority", "x-message-ttl"})
 # Transient queues that are never addressed by their name, only through an exchange.
 BOUND_ONLY = re.compile(r"\.pidbox$|^celeryev\.")
+# Errors of code that trusts the shape of a message.
+SHAPE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _told: set[str] = set()
 
 
@@ -221,11 +223,32 @@ class Channel(virtual.Channel):
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Callable[..., Any], consumer_tag: str, **kwargs: Any
     ) -> None:
-        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+        def deliver(message: Any) -> Any:
+            try:
+                return callback(message)
+            except SHAPE_ERRORS as error:
+                # Celery's worker ends at what its handler of messages raises, and the next worker would
+                # get the same message. What other applications raise is for them to handle.
+                if not _is_of_celery(callback):
+                    raise
+                log.exception("Celery could not handle message %s of queue %s", message.delivery_tag, queue)
+                self._bury(message, queue, error)
+                return None
+
+        super().basic_consume(queue, no_ack, deliver, consumer_tag, **kwargs)
         if no_ack:
             self._no_ack.add(queue)
         self.cluster.transients.consume(queue, 1)
         self.connection.consumers_changed()
+
+    def _bury(self, message: Any, queue: str, error: Exception) -> None:
+        if message.acknowledged:
+            return
+        lease = self._leases.pop(message.delivery_tag, None)
+        message.reject()
+        if lease is not None:
+            self.connection.bury(lease, queue, error)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
@@ -327,3 +350,10 @@ def _has_queue(table: Table, entry: Entry) -> bool:
 
 def _has_exchange(table: Table, entry: Entry) -> bool:
     return entry["exchange"] in table.exchanges
+
+
+def _is_of_celery(callback: Any) -> bool:
+    """Return True if a consumer's callback hands messages to the worker of Celery."""
+    consumer = getattr(callback, "__self__", None)
+    handler = getattr(consumer, "on_message", None)
+    return str(getattr(handler, "__module__", "")).startswith("celery.worker.")

@@ -72,6 +72,7 @@ class Cluster:
         # Open connections.
         self._users: set[object] = set()
         self._queue_ids: dict[str, int] = {}
+        self._has_warned = False
         self._lock = threading.RLock()
 
     def opened(self, by: object) -> None:
@@ -226,10 +227,19 @@ class Cluster:
 
     def put(self, queue: str, payload: messages.Payload) -> None:
         """Store a message in a durable queue; a task with an eta is delayed until then."""
+        self._warn_of_priority(queue, payload)
         now = datetime.now(UTC)
         later = messages.delay(payload, now) if self.options.native_eta else {}
         topic = self.topic_of(queue, self.step(payload))
         self._producer.send(topic, messages.encoded(payload), **messages.labels(payload), **later)
+
+    def _warn_of_priority(self, queue: str, payload: messages.Payload) -> None:
+        """Say once in a process that a priority does nothing, which it does with Redis and RabbitMQ."""
+        if self._has_warned or self.options.priority_steps or not messages.priority(payload):
+            return
+        self._has_warned = True
+        what = "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, 9], in %s"
+        log.warning(what, queue, "broker_transport_options")
 
     @staticmethod
     def _tell_unroutable(exchange: str, key: str) -> None:
