@@ -475,7 +475,10 @@ def test_a_message_cannot_call_what_is_no_task(stage: Stage, path: str) -> None:
     assert errors(result.id) == ["TaskMissing"]
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"v":1}', b'{"v":2,"id":"x"}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b'{"v":1}', b'{"v":2,"id":"x"}', b"\xff", b"[" * 100_000, b'{"v":1,"id":[],"path":"a.b"}'],
+)
 def test_what_is_no_message_of_a_task_becomes_a_dead_letter_and_the_worker_goes_on(
     stage: Stage, body: bytes
 ) -> None:

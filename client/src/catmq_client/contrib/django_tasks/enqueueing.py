@@ -17,7 +17,7 @@ from catmq_client.contrib.django_tasks.compat import InvalidTask, task_backends,
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.jobs import Job, alias_of, message_of, plain_of
 from catmq_client.contrib.django_tasks.models import TaskRecord
-from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
+from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task, may_import
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 from catmq_client.sending.new_messages import NewMessage
@@ -133,6 +133,12 @@ def _check_path(task: AnyTask) -> None:
         raise InvalidTask(f"a worker could not find the task: {error}") from error
     if path.startswith("__main__."):
         raise InvalidTask(f"task {path} is of the program that runs: move it to a module that workers import")
+    # It is imported here, and perhaps not in a worker.
+    if not may_import(path.rpartition(".")[0]):
+        raise InvalidTask(
+            f"task {path} is in no package of INSTALLED_APPS or of the settings, so workers do not import "
+            f"it: add its module to TASK_MODULES in the OPTIONS of backend {task.backend!r}"
+        )
 
 
 def _record(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str) -> TaskRecord:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from catmq_client.errors import CatmqError, Unavailable
 from catmq_client.options import ShareConsumerOptions, checked
-from catmq_client.reading.failure_reports import Report, Reporter
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.share_consumer import ShareConsumer
+from catmq_client.sharing.dropping import DroppingReporter
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Plan, Puller
 from catmq_client.sharing.renewer import Renewer
 from catmq_client.sharing.runs import place_of
-
-log = logging.getLogger("catmq.kombu")
 
 # How long get() waits for a broker that does not answer, s.
 GET_WITHIN_S = 10.0
@@ -85,19 +82,6 @@ class DemandPuller(Puller):
         self._free(plan.consumer_id, stray)
         with self._book.changed:
             self._book.changed.messages.notify_all()
-
-
-class DroppingReporter(Reporter):
-    """Reports rejected messages. Where no retry node can keep dead letters, it drops them.
-
-    They would come again and again otherwise, and no consumer can handle them.
-    """
-
-    def _go_back(self, batch: list[Report]) -> list[Report]:
-        for report in batch:
-            log.error("%s is dropped, there is no retry node for dead letters: %s", report, report.error)
-            self._done(report)
-        return []
 
 
 class QueueReader(ShareConsumer):
