@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -438,6 +440,44 @@ def test_rejected_messages_are_dropped_where_no_retry_node_is(
     assert bodies(received(one, 2)) == ["a", "b"]
     until(lambda: admin(broker).lag("shop")["lag"] == 0)
     assert caplog.text.count("is dropped, there is no retry node for dead letters") == 6
+
+
+FIRST_USE = """
+import sys
+from celery import Celery
+import catmq_client.contrib.kombu
+
+app = Celery("shop", broker=sys.argv[1])
+app.conf.update(broker_transport_options={"topic_queues": 1}, task_default_queue="new")
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(4):
+    app.send_task("tests.note", countdown=0)
+"""
+
+
+def test_processes_that_use_a_new_queue_at_once_all_send(broker: Broker) -> None:
+    url = broker.url.replace("http://", f"catmq://:{broker.api_key}@") + "/shop"
+    command, pipe = [sys.executable, "-c", FIRST_USE, url], subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, errors
+    assert admin(broker).lag("shop")["lag"] == 16
+
+
+def test_a_closed_channel_says_that_its_connection_is_lost(connect: Connect) -> None:
+    with connect() as connection:
+        channel = connection.channel()
+        channel.close()
+        for use in (channel.queue_declare, channel.get_exchanges, lambda: channel.basic_get("mails")):
+            with pytest.raises(connection.connection_errors):
+                use()
 
 
 def test_a_fork_sends_but_does_not_touch_what_its_parent_holds(connect: Connect) -> None:

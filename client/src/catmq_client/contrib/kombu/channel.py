@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from queue import Empty
 from typing import Any
 
+from amqp.exceptions import RecoverableConnectionError
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -65,8 +66,16 @@ class Channel(virtual.Channel):
 
     @property
     def cluster(self) -> Cluster:
-        found: Cluster = self.connection.cluster
-        return found
+        cluster: Cluster = self._open.cluster
+        return cluster
+
+    @property
+    def _open(self) -> Any:
+        """Return the connection. Raises RecoverableConnectionError on a channel that was closed."""
+        if self.connection is None:
+            # kombu repeats what it was doing on a new channel.
+            raise RecoverableConnectionError("this channel was closed: open another one")
+        return self.connection
 
     @property
     def is_ours(self) -> bool:
@@ -200,7 +209,7 @@ class Channel(virtual.Channel):
 
     def _purge(self, queue: str) -> int:
         transients = self.cluster.transients
-        return transients.purge(queue) if transients.has(queue) else self.connection.purge(queue)
+        return transients.purge(queue) if transients.has(queue) else self._open.purge(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
         self.cluster.transients.delete(queue)
@@ -240,7 +249,7 @@ class Channel(virtual.Channel):
         if no_ack:
             self._no_ack.add(queue)
         self.cluster.transients.consume(queue, 1)
-        self.connection.consumers_changed()
+        self._open.consumers_changed()
 
     def _bury(self, message: Any, queue: str, error: Exception) -> None:
         if message.acknowledged:
@@ -248,7 +257,7 @@ class Channel(virtual.Channel):
         lease = self._leases.pop(message.delivery_tag, None)
         message.reject()
         if lease is not None:
-            self.connection.bury(lease, queue, error)
+            self._open.bury(lease, queue, error)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
@@ -257,7 +266,7 @@ class Channel(virtual.Channel):
             return
         self._no_ack.discard(queue)
         self.cluster.transients.consume(queue, -1)
-        self.connection.consumers_changed()
+        self._open.consumers_changed()
 
     def wants(self) -> int | None:
         """Return how many messages it takes now; None: any number."""
@@ -279,7 +288,7 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
         try:
-            payload, lease = self.connection.get(queue)
+            payload, lease = self._open.get(queue)
         except Empty:
             return None
         message = self.Message(payload, channel=self)
@@ -314,7 +323,7 @@ class Channel(virtual.Channel):
             return
         if requeue:
             lease.release()
-            self.connection.flush()
+            self._open.flush()
         elif self.cluster.options.dead_on_reject:
             lease.reject("rejected")
         else:
