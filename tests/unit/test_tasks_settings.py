@@ -78,6 +78,12 @@ def test_checks_name_a_router_that_takes_tasks_and_messages_apart() -> None:
         assert [one.id for one in checks.of_backend("default", ["default"], {})] == ["catmq_tasks.E008"]
 
 
+def test_backends_that_differ_in_capitals_only_are_named() -> None:
+    backend = {"BACKEND": "catmq_client.contrib.django_tasks.CatmqBackend"}
+    with override_settings(TASKS={"default": backend, "Default": backend}):
+        assert [one.id for one in checks.of_backend("default", ["default"], {})] == ["catmq_tasks.E010"]
+
+
 def test_a_task_is_found_by_the_path_of_its_function() -> None:
     assert find_task("tests.support.tasking.calls._named_otherwise") is calls.another
     for path in ("tests.support.tasking.calls.another", "tests.nothing.x", "", "os.system"):
