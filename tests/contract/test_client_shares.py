@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from catmq_client import Consumer, HttpTransport, NewMessage, Producer, ShareConsumer, ShareMessage
 from catmq_client.admin.api import Admin
+from catmq_client.contrib.django_tasks.conf import TaskSettings
+from catmq_client.contrib.django_tasks.working import topology
+from catmq_client.contrib.django_tasks.working.worker import TaskConsumer
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed
 from catmq_client.http import wire
 from catmq_client.http.transport import Transport
@@ -45,6 +48,35 @@ def member(transport: Transport, **options: Any) -> ShareConsumer:
 def is_all_committed(broker: Broker, count: int) -> bool:
     told = broker.call("GET", "/groups/mails/offsets").json().get("queues", ())
     return sum(one["committed"] or 0 for one in told if not one["topic"].endswith("_fail")) == count
+
+
+def test_workers_of_tasks_that_start_at_once_for_the_first_time_all_find_what_they_need(
+    broker: Broker, transport: HttpTransport, in_threads: Callable[..., list[Any]]
+) -> None:
+    settings, barrier = TaskSettings(queues=("mails",)), threading.Barrier(6)
+
+    def start() -> int:
+        barrier.wait()
+        return len(topology.ensure(Admin(transport), settings))
+
+    in_threads([start] * 6)
+    assert topology.ensure(Admin(transport), settings) == []
+
+
+def test_a_worker_of_tasks_drops_what_it_rejects_where_no_retry_node_is(
+    broker: Broker, queue: int, transport: HttpTransport
+) -> None:
+    send(transport, 6)
+    with TaskConsumer(
+        transport=transport, group="mails", topics=["single"], lease_ms=5_000, auto_accept=False
+    ) as worker:
+        seen = 0
+        while seen < 6:
+            for message in worker.poll(1, timeout_s=LIMIT_S):
+                seen += 1
+                message.reject("wrong")
+        until(lambda: is_all_committed(broker, 6))
+        assert worker.poll(1, timeout_s=0.1) == []
 
 
 @pytest.mark.parametrize("codec", CODECS)

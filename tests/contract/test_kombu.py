@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +18,8 @@ from typing import Any
 
 import kombu
 import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
 from kombu.asynchronous.hub import Hub
 from kombu.exceptions import ChannelError
 from kombu.transport.virtual.base import NotEquivalentError
@@ -185,6 +190,13 @@ def test_priorities_come_first(connect: Connect) -> None:
     for priority in (0, 9, 5, 6):
         send(one, priority, queue=queue, priority=priority)
     assert bodies(received(one, 4, queue)) == [9, 5, 6, 0]
+
+
+def test_a_priority_that_does_nothing_is_logged_once(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(connect(), "a", "b", priority=5)
+    assert caplog.text.count("priorities are ignored; set priority_steps") == 1
 
 
 def test_exchanges_route_between_processes_that_did_not_declare_the_queues(connect: Connect) -> None:
@@ -364,7 +376,108 @@ def test_what_is_no_message_of_kombu_does_not_stop_the_queue(
     broker.ok("POST", "/topics/shop.mails/messages", {"messages": [{"body": "what"}]})
     send(one, "b")
     assert bodies(received(one, 2)) == ["a", "b"]
-    assert "is no message of kombu" in caplog.text
+    assert "is rejected: it is no JSON of kombu" in caplog.text
+
+
+TASK = {
+    "body": "[[], {}, {}]",
+    "content-type": "application/json",
+    "content-encoding": "utf-8",
+    "headers": {"task": "tests.note", "id": "1"},
+    "properties": {"delivery_info": {"routing_key": "tasks"}},
+}
+WRONG_TASKS: list[Any] = [
+    {"properties": {}},
+    {**TASK, "headers": {"task": ["tests.note"], "id": "1"}},
+    {**TASK, "headers": {"task": "tests.note", "id": "1", "timelimit": "ab"}},
+    {**TASK, "headers": {"task": "tests.note"}},
+    {**TASK, "headers": {"task": "tests.unknown"}},
+    {**TASK, "headers": {"task": "tests.note", "id": "1", "eta": "soon"}},
+    {**TASK, "body": "[1, 2]"},
+    {**TASK, "body": "{"},
+    {**TASK, "body": "[" * 5_000},
+    {**TASK, "body": "[[], [], {}]"},
+    {**TASK, "headers": {}, "body": "5"},
+    {**TASK, "headers": {}, "body": '{"task": "tests.note"}'},
+    {**TASK, "headers": {}, "body": '{"task": ["tests.note"]}'},
+    {**TASK, "properties": {"reply_to": {}}},
+    {**TASK, "body": "abc", "properties": {"body_encoding": "base64"}},
+]
+
+
+@pytest.mark.filterwarnings("ignore:Exception raised outside body")  # Celery's way to report it
+def test_no_message_ends_a_worker_of_celery(failure_node: str, broker: Broker) -> None:
+    url = broker.url.replace("http://", f"catmq://:{broker.api_key}@") + "/shop"
+    app = Celery("shop", broker=url)
+    app.conf.update(broker_transport_options=QUICK, task_default_queue="tasks")
+    noted: list[str] = []
+
+    @app.task(name="tests.note")
+    def note(text: str = "") -> None:
+        noted.append(text)
+
+    note.delay("first")
+    bodies = [json.dumps(wrong) for wrong in WRONG_TASKS] + ["[" * 5_000, '{"properties": ' + "9" * 5_000]
+    broker.ok("POST", "/topics/shop.tasks/messages", {"messages": [{"body": body} for body in bodies]})
+    note.delay("last")
+    with start_worker(app, pool="solo", perform_ping_check=False):
+        until(lambda: "last" in noted)
+        until(lambda: admin(broker).lag("shop")["lag"] == 0)
+    app.close()
+    assert {"first", "last"} <= {*noted}
+    assert len([*admin(broker).dead_letters.messages("shop")]) >= 10
+
+
+def test_rejected_messages_are_dropped_where_no_retry_node_is(
+    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = connect()
+    send(one, "a")
+    wrong = {"body": '{"properties": {}, "body": 1}'}
+    for _ in range(3):
+        broker.ok("POST", "/topics/shop.mails/messages", {"messages": [wrong, wrong]})
+    send(one, "b")
+    assert bodies(received(one, 2)) == ["a", "b"]
+    until(lambda: admin(broker).lag("shop")["lag"] == 0)
+    assert caplog.text.count("is dropped, there is no retry node for dead letters") == 6
+
+
+FIRST_USE = """
+import sys
+from celery import Celery
+import catmq_client.contrib.kombu
+
+app = Celery("shop", broker=sys.argv[1])
+app.conf.update(broker_transport_options={"topic_queues": 1}, task_default_queue="new")
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(4):
+    app.send_task("tests.note", countdown=0)
+"""
+
+
+def test_processes_that_use_a_new_queue_at_once_all_send(broker: Broker) -> None:
+    url = broker.url.replace("http://", f"catmq://:{broker.api_key}@") + "/shop"
+    command, pipe = [sys.executable, "-c", FIRST_USE, url], subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, errors
+    assert admin(broker).lag("shop")["lag"] == 16
+
+
+def test_a_closed_channel_says_that_its_connection_is_lost(connect: Connect) -> None:
+    with connect() as connection:
+        channel = connection.channel()
+        channel.close()
+        for use in (channel.queue_declare, channel.get_exchanges, lambda: channel.basic_get("mails")):
+            with pytest.raises(connection.connection_errors):
+                use()
 
 
 def test_a_fork_sends_but_does_not_touch_what_its_parent_holds(connect: Connect) -> None:

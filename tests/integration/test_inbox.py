@@ -12,11 +12,12 @@ from django.db import connections
 
 from catmq_client import Message
 from catmq_client.contrib.django_outbox import inbox
+from catmq_client.contrib.django_outbox.ids import new_id
 from catmq_client.contrib.django_outbox.inbox import handled_once, once
 from catmq_client.contrib.django_outbox.models import InboxMessage
-from catmq_client.contrib.django_outbox.outbox import ID_HEADER
 from catmq_client.errors import OptionError
 from catmq_client.message import Source, row_of
+from catmq_client.sending.new_messages import DELAYED_ID_HEADER, OUTBOX_ID_HEADER, as_sent
 from tests.support import outboxes
 
 
@@ -86,10 +87,44 @@ def test_two_scopes_know_nothing_of_each_other() -> None:
             assert new
 
 
+def is_new(given: Message, scope: str = "") -> bool:
+    with once(given, scope=scope) as new:
+        return new
+
+
 def test_a_message_that_an_outbox_stored_twice_is_one_message() -> None:
-    for offset, wanted in ((1, True), (2, False)):
-        with once(message(offset, {ID_HEADER: "the same"})) as new:
-            assert new is wanted
+    headers = {OUTBOX_ID_HEADER: new_id("t", None, b"")}
+    assert [is_new(message(offset, headers)) for offset in (1, 2)] == [True, False]
+
+
+def test_messages_that_were_forwarded_with_all_headers_are_different_messages() -> None:
+    received = {OUTBOX_ID_HEADER: new_id("from", None, b""), "h": "v"}
+    assert [is_new(message(offset, received)) for offset in (1, 2, 1)] == [True, True, False]
+    sent = as_sent(b"", headers=received | {DELAYED_ID_HEADER: "d-1"})
+    assert sent["headers"] == {"h": "v"}, "a producer does not pass on reserved headers"
+
+
+def test_a_copy_in_a_retry_topic_is_the_message_that_failed() -> None:
+    origin = {"topic": "t", "queue": 7, "offset": 3}
+    retried = Message(Source("t", 9, 1), row_of({"offset": 0, "body_bytes": b"", "stored_at_ms": 0}), origin)
+    assert [is_new(one) for one in (message(3), retried, message(0))] == [True, False, True]
+
+
+@pytest.mark.parametrize("scope", ["", "billing", "x" * 200])
+def test_a_message_that_an_earlier_release_recorded_is_not_handled_again(scope: str) -> None:
+    of_outbox = {OUTBOX_ID_HEADER: "01a214c7-dafd-70cb-8cef-51b08680acc4"}
+    for name in ("7-1", of_outbox[OUTBOX_ID_HEADER]):
+        InboxMessage.objects.create(scope=scope, identity=name, handled_at="2026-11-01 00:00:00+00:00")
+    found = [is_new(one, scope) for one in (message(1), message(5, of_outbox), message(2))]
+    assert found == [False, False, True]
+
+
+def test_names_that_a_collation_takes_for_the_same_are_different() -> None:
+    scopes = ["billing", "Billing", "billing ", "bílling", "billing\0", "💶", "b", "b b"]
+    assert [is_new(message(), scope) for scope in scopes * 2] == [True] * 8 + [False] * 8
+    InboxMessage.objects.all().delete()
+    InboxMessage.objects.create(scope="billing", identity="7-1", handled_at="2026-11-01 00:00:00+00:00")
+    assert [is_new(message(1), scope) for scope in ("Billing", "billing", "billing ")] == [True, False, True]
 
 
 def test_of_two_who_handle_a_message_at_once_the_second_waits_and_then_does_nothing() -> None:
@@ -121,4 +156,4 @@ def test_old_rows_are_forgotten_a_bounded_number_at_once() -> None:
         pass
     inbox.prune(rows=3)
     inbox.prune(rows=3)
-    assert [row.identity for row in InboxMessage.objects.all()] == ["7-0"]
+    assert [row.identity for row in InboxMessage.objects.all()] == [inbox._hash("", "t/7-0")]

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections, transaction
+from django.test.utils import override_settings
 
 from catmq_client import NewMessage
 from catmq_client.contrib.django_outbox import claims, outbox
+from catmq_client.contrib.django_outbox.checks import check_databases
 from catmq_client.contrib.django_outbox.claims import LeaseLost
+from catmq_client.contrib.django_outbox.inbox import once
 from catmq_client.contrib.django_outbox.models import OutboxLane, OutboxMessage, OutboxRelay
 from catmq_client.contrib.django_outbox.relay import Relay
 from catmq_client.contrib.django_outbox.running import Running
@@ -31,8 +39,20 @@ from catmq_client.errors import (
 from tests.support import outboxes
 from tests.support.outboxes import Relays, bodies, commit
 from tests.support.simulated import SimulatedBroker
+from tests.support.tasking import calls
 
 PUBLISH = "POST .*/messages"
+
+
+@contextmanager
+def second_database() -> Iterator[None]:
+    """Name the database a second time for a block; no connection is opened to it."""
+    connections.databases["second"] = connections.databases["default"]
+    try:
+        yield
+    finally:
+        del connections["second"]
+        del connections.databases["second"]
 
 
 @pytest.fixture
@@ -177,7 +197,8 @@ def test_what_has_no_key_leaves_a_closed_queue_and_what_has_one_waits_for_it(rel
 
 def test_a_message_refused_for_good_holds_back_only_its_own_key(relays: Relays) -> None:
     here, there = keys_of_both_queues(relays.broker)
-    with transaction.atomic():
+    allows_more = override_settings(CATMQ_OUTBOX={"MAX_BODY_BYTES": 2 * 1024 * 1024})
+    with allows_more, transaction.atomic():
         outbox.send("t", "before", key=here)
         outbox.send("t", b"x" * (1024 * 1024 + 1), key=here)
         outbox.send("t", "behind", key=here)
@@ -437,6 +458,117 @@ def test_of_a_batch_with_a_wrong_message_nothing_is_written(relays: Relays, wron
     with pytest.raises(OptionError), transaction.atomic():
         outbox.send_batch("t", [NewMessage("a"), NewMessage("b", **wrong)])
     assert OutboxMessage.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"body": "x" * (1024 * 1024 + 1)}, "body has 1048577 bytes: at most 1048576 are allowed"),
+        (
+            {"headers": {str(n): "v" for n in range(32)}},
+            "headers are 33, with that of the outbox: at most 32",
+        ),
+        ({"headers": {"h": "é" * 4_100}}, r"headers have \d+ bytes together: at most 8192"),
+        ({"topic": "a topic"}, "'a topic' is not a valid name"),
+        ({"topic": ""}, "'' is not a valid name"),
+        ({"topic": "t" * 211}, "is not a valid name"),
+        ({"key": "k" * 201}, "key has 201 characters"),
+        ({"tag": "t" * 101}, "tag has 101 characters"),
+        ({"trace_id": "t" * 101}, "trace_id has 101 characters"),
+    ],
+)
+def test_what_brokers_would_refuse_is_refused_at_the_call(
+    relays: Relays, wrong: dict[str, Any], text: str
+) -> None:
+    given = {"topic": "t", "body": "b"} | wrong
+    with transaction.atomic():
+        with pytest.raises(OptionError, match=text):
+            outbox.send(**given)
+        with pytest.raises(OptionError, match=text):
+            outbox.send_batch(given.pop("topic"), [NewMessage(**given)])
+    assert not OutboxMessage.objects.exists()
+
+
+def test_limits_may_be_those_of_brokers_that_allow_more(relays: Relays) -> None:
+    with override_settings(CATMQ_OUTBOX={"MAX_BODY_BYTES": 2 * 1024 * 1024}), transaction.atomic():
+        outbox.send("t", "x" * (1024 * 1024 + 1))
+    assert OutboxMessage.objects.count() == 1
+
+
+def test_json_may_have_times_decimals_and_uuids_as_django_writes_them(relays: Relays) -> None:
+    value = {"at": datetime(2026, 11, 27, tzinfo=UTC), "day": date(2026, 1, 2), "sums": [Decimal("1.50")]}
+    with transaction.atomic():
+        row = outbox.send("t", json=value | {"id": uuid.UUID(int=7), "plain": (1, None, True)})
+        with pytest.raises((OptionError, TypeError)):
+            outbox.send("t", json={"x": object()})
+        with pytest.raises(OptionError, match="timezone-aware times"):
+            outbox.send("t", json={"x": time_of_day(1, tzinfo=UTC)})
+    assert json.loads(row.body) == {
+        "at": "2026-11-27T00:00:00Z",
+        "day": "2026-01-02",
+        "sums": ["1.50"],
+        "id": "00000000-0000-0000-0000-000000000007",
+        "plain": [1, None, True],
+    }
+
+
+def test_any_character_fits(relays: Relays, broker: SimulatedBroker) -> None:
+    commit("💶\0", key="💶k", tag="💶", headers={"💶": "\0"}, trace_id="💶")
+    relays.drain(relays.new())
+    (stored,) = [one for queue in broker.topics.find("t").queues for one in queue.messages]
+    assert (stored.key, stored.tag, stored.trace_id) == ("💶k", "💶", "💶")
+    assert stored.headers is not None and stored.headers["💶"] == "\0"
+
+
+def test_text_that_the_database_does_not_take_is_refused_by_name(
+    relays: Relays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection: Any = transaction.get_connection()
+    with transaction.atomic():
+        monkeypatch.setattr(connection, "vendor", "postgresql")
+        with pytest.raises(OptionError, match=r"tag=.*: PostgreSQL takes no NUL character"):
+            outbox.send("t", "b", tag="a\0")
+        monkeypatch.undo()
+        monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"charset": "utf8mb3"})
+        with pytest.raises(OptionError, match=r'key=.*: the connection .* charset utf8mb3, .*"utf8mb4"'):
+            outbox.send("t", "b", key="💶")
+
+
+def test_topics_and_keys_are_told_apart_by_their_capitals(relays: Relays) -> None:
+    commit("1", topic="orders", key="a")
+    commit("2", topic="Orders", key="a")
+    commit("3", topic="orders", key="A")
+    rows = OutboxMessage.objects
+    assert [row.body for row in rows.filter(topic="orders", key="a")] == [b"1"]
+    rows.filter(key="a").update(state=OutboxMessage.State.FAILED)
+    rows.filter(key="A").update(state=OutboxMessage.State.HELD)
+    assert [one.held for one in claims.failed()] == [0, 0]
+
+
+class _Elsewhere:
+    """A router that sends the apps of the outbox and of tasks to a second database."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        return "second" if model._meta.app_label in ("catmq_outbox", "catmq_tasks") else None
+
+
+def test_an_outbox_in_a_second_database_is_warned_of_and_not_written_in_a_transaction_of_the_first(
+    relays: Relays,
+) -> None:
+    assert check_databases() == []
+    with second_database(), override_settings(DATABASE_ROUTERS=[_Elsewhere()]):
+        (warning,) = check_databases()
+        assert warning.id == "catmq_outbox.W001" and "database 'second'" in warning.msg
+        with transaction.atomic():
+            with pytest.raises(outbox.OutsideTransaction, match="on database 'second'"):
+                outbox.send("t", "b")
+            with pytest.raises(outbox.OutsideTransaction, match="transaction under way is on 'default'"):
+                calls.add.enqueue(1)
+            with (
+                pytest.raises(outbox.OutsideTransaction, match="the inbox writes to database 'second'"),
+                once(outboxes.received()),
+            ):
+                pass
 
 
 def test_a_wrong_setting_is_named(relays: Relays, settings: Any) -> None:

@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 
 from catmq_client import Producer
 from catmq_client.contrib.django_outbox.models import OutboxMessage
+from catmq_client.contrib.django_tasks import enqueueing
 from catmq_client.contrib.django_tasks.compat import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -84,6 +85,27 @@ def test_arguments_that_are_no_json_are_refused_and_nothing_is_written(stage: St
     with pytest.raises(ValueError, match="too large: its message has 2000"):
         calls.add.enqueue("x" * 2_000_000)
     assert (TaskRecord.objects.count(), OutboxMessage.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize("depth", [31, 32, 100, 101])
+def test_arguments_that_no_database_keeps_are_refused_before_a_statement(stage: Stage, depth: int) -> None:
+    value = json.loads("[" * (depth - 1) + "]" * (depth - 1))
+    connection: Any = transaction.get_connection()
+    limit = 31 if getattr(connection, "mysql_is_mariadb", False) else 100
+    if depth <= limit:
+        assert record(calls.odd.enqueue(value).id).args == [value]
+    else:
+        with pytest.raises(ValueError, match=r"nested deeper than (31|100) levels"):
+            calls.odd.enqueue(value)
+
+
+def test_a_nul_that_postgresql_does_not_keep_is_refused_by_name(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction.get_connection(), "vendor", "postgresql")
+    with pytest.raises(ValueError, match="have a NUL character, which PostgreSQL does not keep"):
+        calls.add.enqueue("a\0")
+    assert not enqueueing.ESCAPED_NUL.search(json.dumps("\\u0000").encode())
 
 
 def test_many_tasks_are_enqueued_in_few_statements_and_run(
@@ -493,7 +515,10 @@ def test_a_message_cannot_call_what_is_no_task(stage: Stage, path: str) -> None:
     assert errors(result.id) == ["TaskMissing"]
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"v":1}', b'{"v":2,"id":"x"}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b'{"v":1}', b'{"v":2,"id":"x"}', b"\xff", b"[" * 100_000, b'{"v":1,"id":[],"path":"a.b"}'],
+)
 def test_what_is_no_message_of_a_task_becomes_a_dead_letter_and_the_worker_goes_on(
     stage: Stage, body: bytes
 ) -> None:

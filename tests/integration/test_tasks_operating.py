@@ -247,6 +247,19 @@ def test_a_schedule_waits_for_its_first_time_and_runs_once_at_each(stage: Stage)
         assert TaskSchedule.objects.get().due_at > datetime.now(UTC)
 
 
+def test_schedules_whose_names_differ_in_capitals_only_each_run(stage: Stage) -> None:
+    names = ("nightly", "Nightly", "nightly ", "nightlý")
+    with with_options(SCHEDULES=dict.fromkeys(names, EVERY_MINUTE)):
+        mine = schedules.Schedules(upkeep.settings_of("default"))
+        mine.run_due()
+        assert sorted(TaskSchedule.objects.values_list("pk", flat=True)) == sorted(
+            f"default:{name}" for name in names
+        )
+        due()
+        mine.run_due()
+        assert TaskRecord.objects.count() == len(names)
+
+
 def test_of_many_workers_one_enqueues(stage: Stage) -> None:
     with with_options(SCHEDULES={"minutely": EVERY_MINUTE}):
         settings = upkeep.settings_of("default")

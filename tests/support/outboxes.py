@@ -12,6 +12,7 @@ from catmq_client.contrib.django_outbox import outbox
 from catmq_client.contrib.django_outbox.claims import Claims
 from catmq_client.contrib.django_outbox.models import InboxMessage, OutboxMessage, OutboxRelay
 from catmq_client.contrib.django_outbox.relay import Pass, Relay
+from catmq_client.message import Message, Source, row_of
 from tests.support.simulated import SimulatedBroker
 
 
@@ -57,6 +58,11 @@ class Relays:
         while (done := relay.run_once()).advanced:
             pass
         return done
+
+
+def received(offset: int = 0) -> Message:
+    """A message of queue 7 of topic t, as a consumer gets it."""
+    return Message(Source("t", 7, 1), row_of({"offset": offset, "body_bytes": b"", "stored_at_ms": 0}))
 
 
 @contextmanager

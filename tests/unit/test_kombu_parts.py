@@ -6,12 +6,16 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import kombu
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kombu.transport.virtual.exchange import TopicExchange
 
 from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.names import Names
 from catmq_client.contrib.kombu.options import Address, TransportOptions, address, checked
-from catmq_client.contrib.kombu.registry import Registry, Table
+from catmq_client.contrib.kombu.registry import Registry, Table, is_match
 from catmq_client.errors import ConnectFailed, OptionError
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
@@ -131,7 +135,11 @@ def test_bindings_of_a_moment_ago_do_while_brokers_are_away() -> None:
 
 def test_an_entry_that_cannot_be_read_is_left_out() -> None:
     log = Stored()
-    log.bodies += [b"\xff", b"[]", b'{"op": "bind"}', b'{"op": "queue", "queue": "q"}']
+    log.bodies += [b"\xff", b"[]", b"[" * 100_000, b'{"op": "bind"}', b'{"op": "queue", "queue": []}']
+    log.bodies += [
+        b'{"op": "bind", "exchange": "e", "key": 1, "queue": "q"}',
+        b'{"op": "queue", "queue": "q"}',
+    ]
     assert Registry(log.read, log.bodies.append).table().queues == {"q"}
 
 
@@ -169,3 +177,103 @@ def test_headers_keep_times_and_properties_of_nobody_are_left_out() -> None:
     found = messages.decoded(messages.encoded(payload))
     assert found["headers"]["when"] == NOW
     assert found["properties"] == {"priority": 3, "delivery_info": {}}
+
+
+words = st.lists(st.sampled_from(["a", "b", "ab", "", "*", "#"]), max_size=5).map(".".join)
+
+
+@given(pattern=words, key=words)
+def test_topic_patterns_match_as_in_kombu(pattern: str, key: str) -> None:
+    kombus = TopicExchange(None)
+    wanted = bool(kombus._match(kombus.key_to_pattern(pattern), key))
+    assert is_match("topic", pattern, key) is wanted
+
+
+def test_a_pattern_of_many_wildcards_is_matched_at_once() -> None:
+    assert not is_match("topic", ".".join("#" * 60), "." * 50)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+SENT = {
+    "body": "W1tdLCB7fSwge31d",
+    "content-type": "application/json",
+    "content-encoding": "utf-8",
+    "headers": {"task": "t", "id": "1", "eta": None, "expires": None, "timelimit": [1, None], "retries": 0},
+    "properties": {
+        "body_encoding": "base64",
+        "delivery_info": {"exchange": "", "routing_key": "q"},
+        "priority": 0,
+        "expiration": None,
+        "correlation_id": "1",
+    },
+}
+
+
+@st.composite
+def altered_messages(draw: st.DrawFn) -> Any:
+    """A task message in which one to three values are others, are missing or have been added."""
+    message = json.loads(json.dumps(SENT))
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.sampled_from([(), ("headers",), ("properties",), ("properties", "delivery_info")]))
+        target = message
+        for name in place:
+            inner = target.get(name)
+            target = inner if isinstance(inner, dict) else target
+        name = draw(st.sampled_from(sorted(target)) | st.text(max_size=3)) if target else "x"
+        target[name] = draw(json_values)
+        if draw(st.booleans()):
+            del target[name]
+    return message
+
+
+channel = kombu.Connection("memory://").channel()
+
+
+@settings(deadline=None)
+@given(altered_messages() | json_values)
+def test_a_message_of_any_shape_is_refused_or_can_be_delivered(message: Any) -> None:
+    try:
+        payload = messages.decoded(json.dumps(message).encode())
+    except messages.WrongMessage:
+        return
+    messages.labels(payload), messages.delay(payload, NOW), messages.priority(payload)
+    messages.is_expired(payload, 0, NOW)
+    info = payload["properties"]["delivery_info"]
+    hash((info.get("exchange"), info.get("routing_key"), payload["properties"].get("correlation_id")))
+    payload["properties"]["delivery_tag"] = "1"
+    assert channel.Message(payload, channel=channel).delivery_tag == "1"
+    assert messages.decoded(messages.encoded(payload))["properties"] is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff",
+        b"[" * 100_000,
+        b'{"properties": {"x": ' + b"9" * 5_000 + b"}}",
+        b'{"properties": 5}',
+        b'{"properties": {"delivery_info": 5}}',
+        b'{"properties": {}, "headers": []}',
+        b'{"properties": {}, "headers": {"task": ["t"]}}',
+        b'{"properties": {}, "headers": {"task": "t", "timelimit": "ab"}}',
+        b'{"properties": {}, "headers": {"task": "t", "timelimit": [Infinity, 1]}}',
+        b'{"properties": {"body_encoding": "base64"}, "body": "abc"}',
+        b'{"properties": {"body_encoding": "rot13"}, "body": "abc"}',
+        b'{"properties": {}, "body": {"a": 1}}',
+        b'{"properties": {"x": {"__type__": "uuid", "__value__": {"y": 1}}}}',
+        b'{"properties": {}, "headers": {"x": ' + b"[" * 500 + b"]" * 500 + b"}}",
+    ],
+)
+def test_a_body_of_another_shape_is_refused(body: bytes) -> None:
+    with pytest.raises(messages.WrongMessage):
+        messages.decoded(body)
+
+
+def test_half_of_a_character_arrives_as_it_was() -> None:
+    sent = task(argsrepr="('\ud83d',)", note="é")
+    assert messages.decoded(messages.encoded(sent))["headers"] == sent["headers"]
+    assert messages.labels(task(id="\ud83d"))["trace_id"] == "?"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from catmq_client.errors import OptionError
+from catmq_client.errors import Conflict, NotFound, OptionError, Unavailable
 from catmq_client.http import wire
-from catmq_client.http.transport import Transport, api_path
+from catmq_client.http.transport import Transport, api_path, repeated
 
+T = TypeVar("T")
+
+# How long something that another process is making is waited for, s.
+MADE_WITHIN_S = 15.0
 PAGE = 1000  # rows a request; the API's limit
 # Up to 210 characters: failure topics have longer names than users may give.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
@@ -33,6 +37,23 @@ class Calls:
             if answer.get("next") is None:
                 return
             params["after"] = answer["next"]
+
+
+def made_once(make: Callable[[], object], *, within_s: float = MADE_WITHIN_S) -> None:
+    """Call what makes a topic, group or subscription, unless another process made it or is making it.
+
+    One that is being made answers Unavailable, and its topic perhaps NotFound: those calls are repeated.
+    """
+    try:
+        patient(make, within_s=within_s)
+    except Conflict as error:
+        if error.code != "already_exists":
+            raise
+
+
+def patient(call: Callable[[], T], *, within_s: float = MADE_WITHIN_S) -> T:
+    """Return the value of a call on something that another process may be making at this moment."""
+    return repeated(call, within_s=within_s, again=lambda error, _: isinstance(error, NotFound | Unavailable))
 
 
 def given(settings: dict[str, object]) -> dict[str, Any]:

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 from catmq_client.errors import OptionError
 
+# The id that an outbox gives a message, and the one that a broker gives a delayed message.
+OUTBOX_ID_HEADER, DELAYED_ID_HEADER = "catmq-outbox-id", "catmq-delayed-id"
+RESERVED_HEADERS = frozenset((OUTBOX_ID_HEADER, DELAYED_ID_HEADER))
+
 
 class _NotGiven:
     """Type of NOT_GIVEN."""
@@ -81,9 +85,15 @@ def as_text(name: str, value: Any, most: int | None = None) -> str:
 
 
 def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers, if every codec can write them."""
+    """Return the headers without reserved ones. Raises OptionError for what a codec cannot write.
+
+    Handlers forward messages with `headers=message.headers`. A reserved header names the message that was
+    received, so it must not go with another one.
+    """
     return {
-        as_text("a header's name", name): as_text(f"header {name}", text) for name, text in headers.items()
+        as_text("a header's name", name): as_text(f"header {name}", text)
+        for name, text in headers.items()
+        if name not in RESERVED_HEADERS
     }
 
 

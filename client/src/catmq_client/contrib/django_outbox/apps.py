@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.checks import register
 
 
 class OutboxConfig(AppConfig):
@@ -12,3 +13,8 @@ class OutboxConfig(AppConfig):
     label = "catmq_outbox"
     verbose_name = "CatMQ outbox"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from catmq_client.contrib.django_outbox import checks
+
+        register(checks.check_databases)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -225,6 +226,7 @@ def failed(*, using: str | None = None, most: int = 1_000) -> list[Failed]:
     """The messages that were refused for good, the oldest first."""
     rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))
     listed = rows.filter(state=FAILED).order_by("id")[:most]
+    held = Counter(rows.filter(state=HELD, key__isnull=False).values_list("topic", "key"))
     return [
         Failed(
             row.pk,
@@ -232,7 +234,7 @@ def failed(*, using: str | None = None, most: int = 1_000) -> list[Failed]:
             row.key,
             row.created_at,
             row.error,
-            0 if row.key is None else rows.filter(state=HELD, topic=row.topic, key=row.key).count(),
+            held[row.topic, row.key],
         )
         for row in listed.defer("body", "headers")
     ]

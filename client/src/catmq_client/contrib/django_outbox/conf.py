@@ -27,6 +27,11 @@ class OutboxSettings:
     notify: bool = True
     # How long the inbox remembers a message, days.
     inbox_days: int = 30
+    # Limits of the brokers, whose settings are CATMQ_MAX_BODY_BYTES and so on: a message beyond them is
+    # refused when it is sent, not when the relay carries it. The outbox's own header counts.
+    max_body_bytes: int = 1024 * 1024
+    max_headers: int = 32
+    max_headers_bytes: int = 8192
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -35,7 +40,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "verify": (lambda value: isinstance(value, bool | str), "must be True, False or a path"),
     "order": (lambda value: value in ("commit", "id"), "must be 'commit' or 'id'"),
     "notify": (lambda value: isinstance(value, bool), "must be True or False"),
-    "inbox_days": (lambda value: type(value) is int and value >= 1, "must be a whole number, at least 1"),
+    **dict.fromkeys(
+        ("inbox_days", "max_body_bytes", "max_headers", "max_headers_bytes"),
+        (lambda value: type(value) is int and value >= 1, "must be a whole number, at least 1"),
+    ),
 }
 
 

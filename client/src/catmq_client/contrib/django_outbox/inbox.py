@@ -8,6 +8,7 @@ transaction, and then finds the row, or makes it when that was rolled back.
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,11 +19,13 @@ from django.db import IntegrityError, router, transaction
 
 from catmq_client.callables import check_callable, check_result
 from catmq_client.contrib.django_outbox import conf
-from catmq_client.contrib.django_outbox.models import MAX_SCOPE, InboxMessage, UtcNow
-from catmq_client.contrib.django_outbox.outbox import ID_HEADER
+from catmq_client.contrib.django_outbox.ids import is_id_of
+from catmq_client.contrib.django_outbox.models import MAX_IDENTITY, MAX_SCOPE, InboxMessage, UtcNow
+from catmq_client.contrib.django_outbox.outbox import check_other_transactions
 from catmq_client.contrib.django_outbox.repeats import repeated
 from catmq_client.errors import OptionError
 from catmq_client.message import Message
+from catmq_client.sending.new_messages import OUTBOX_ID_HEADER
 
 R = TypeVar("R")
 
@@ -31,11 +34,16 @@ PRUNE_ROWS = 5_000  # at once: more than come in between, so the table cannot ou
 
 
 def identity(message: Message) -> str:
-    """Return the id the message is known by: the outbox's own id if it came from one, else its message id.
+    """Return the id by which the inbox knows a message.
 
-    A message that an outbox stored twice, or that was copied to a retry topic, keeps the former.
+    It is the id that an outbox gave it, which it keeps if the outbox stored it twice; else the topic, queue
+    and offset at which it was first stored, also for a copy in a retry topic.
     """
-    return message.headers.get(ID_HEADER) or message.message_id
+    given = message.headers.get(OUTBOX_ID_HEADER)
+    if given is not None and is_id_of(given, message.topic, message.key, message.body):
+        return given
+    origin = message.origin or message
+    return f"{origin.topic}/{origin.queue}-{origin.offset}"
 
 
 @contextmanager
@@ -47,14 +55,16 @@ def once(message: Message, *, scope: str = "", using: str | None = None) -> Iter
                 Invoice.objects.create(...)
 
     An exception rolls everything back: the message is then new again. `scope` tells apart those that handle
-    the same messages in one database, such as two consumer groups. `using`: the database alias, which must
+    the same messages in one database, such as two consumer groups, or messages of two installations of CatMQ,
+    whose topics, queues and offsets may be the same. `using`: the database alias, which must
     be that of the rows that the handler changes.
     """
     if len(scope) > MAX_SCOPE:
         raise OptionError(f"scope has {len(scope)} characters: at most {MAX_SCOPE} are allowed")
     alias = using or router.db_for_write(InboxMessage)
+    check_other_transactions("the inbox", alias)
     with transaction.atomic(using=alias):
-        yield _is_new(alias, scope, identity(message))
+        yield _is_new(alias, scope, message)
         transaction.on_commit(lambda: _prune_sometimes(alias), using=alias, robust=True)
 
 
@@ -95,13 +105,34 @@ def handled_once(
     return decorate
 
 
-def _is_new(alias: str, scope: str, name: str) -> bool:
+def _is_new(alias: str, scope: str, message: Message) -> bool:
+    # A hash has only characters that every collation tells apart, so `billing` and `Billing` are two scopes;
+    # and any text fits. The scope stands there for people.
+    readable = scope.encode("ascii", "backslashreplace").decode().replace("\0", "?")[:MAX_SCOPE]
+    row = InboxMessage(scope=readable, identity=_hash(scope, identity(message)), handled_at=UtcNow())
     try:
         with transaction.atomic(using=alias):  # a savepoint: PostgreSQL ends a transaction at an error
-            InboxMessage.objects.using(alias).create(scope=scope, identity=name, handled_at=UtcNow())
+            row.save(using=alias, force_insert=True)
     except IntegrityError:
         return False
-    return True
+    return not _was_recorded_by_an_earlier_release(alias, scope, message)
+
+
+def _hash(scope: str, name: str) -> str:
+    return hashlib.sha256(f"{len(scope)} {scope} {name}".encode(errors="surrogatepass")).hexdigest()
+
+
+def _was_recorded_by_an_earlier_release(alias: str, scope: str, message: Message) -> bool:
+    """Return True if the message was handled before the upgrade; then its row has scope and id as they are.
+
+    Releases up to 0.1 took the header as the id, else queue and offset where the message was delivered from.
+    """
+    name = message.headers.get(OUTBOX_ID_HEADER) or message.message_id
+    if len(name) > MAX_IDENTITY or "\0" in scope + name:
+        return False  # no column took that
+    rows = InboxMessage.objects.using(alias).filter(scope=scope, identity=name)
+    # Collations may take other names for the same.
+    return (scope, name) in rows.values_list("scope", "identity")
 
 
 def prune(*, using: str | None = None, rows: int = PRUNE_ROWS) -> int:

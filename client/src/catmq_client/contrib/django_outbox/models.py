@@ -101,7 +101,10 @@ class OutboxRelay(models.Model):
 
 
 class InboxMessage(models.Model):
-    """A message whose effect is in this database: it must not have it again."""
+    """A message whose effect is in this database: it must not have it again.
+
+    `identity` is a hash of the scope and of the message's id. Rows of releases up to 0.1 have the id itself.
+    """
 
     scope = models.CharField(max_length=MAX_SCOPE)
     identity = models.CharField(max_length=MAX_IDENTITY)

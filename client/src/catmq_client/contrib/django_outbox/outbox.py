@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.db import router, transaction
 
 from catmq_client.contrib.django_outbox import conf, notify
+from catmq_client.contrib.django_outbox.ids import new_id
 from catmq_client.contrib.django_outbox.models import (
     MAX_KEY,
     MAX_TAG,
@@ -19,14 +21,22 @@ from catmq_client.contrib.django_outbox.models import (
     OutboxMessage,
     UtcNow,
 )
+from catmq_client.contrib.django_outbox.values import check_size, check_text, check_topic, plain
 from catmq_client.errors import CatmqError, OptionError
-from catmq_client.sending.ids import uuid7
-from catmq_client.sending.new_messages import NOT_GIVEN, NewMessage, as_headers, as_text, body_bytes, due
+from catmq_client.sending.new_messages import (
+    NOT_GIVEN,
+    OUTBOX_ID_HEADER,
+    NewMessage,
+    as_headers,
+    as_text,
+    body_bytes,
+    due,
+)
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
 
-# Every message of an outbox carries this header: what it is known by, however often it is stored.
-ID_HEADER = "catmq-outbox-id"
+# Every message of an outbox carries this header: the id by which it is known, however often it is stored.
+ID_HEADER = OUTBOX_ID_HEADER
 # What brokers keep a message for, at most.
 MOST_DELAY_MS = 366 * 86_400_000
 # Of one INSERT: rows, and about how many bytes.
@@ -56,15 +66,17 @@ def send(
 ) -> OutboxMessage:
     """Put a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
 
-    Give `body`, which is bytes or text, or any JSON value as `json`. Messages with the same key are sent in
-    the order in which their transactions commit. For that the key's lane is locked until the commit (on
-    SQLite everything is): send last, and repeat a transaction that the database ends for a deadlock. Brokers
-    keep the message until `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias,
-    default the outbox's own. Raises OutsideTransaction, OptionError.
+    Give `body`, which is bytes or text, or any JSON value as `json`; in it, dates, times, decimals and UUIDs
+    become text as DjangoJSONEncoder writes them. Messages with the same key are sent in the order in which
+    their transactions commit. For that the key's lane is locked until the commit (on SQLite everything is):
+    send last, and repeat a transaction that the database ends for a deadlock. Brokers keep the message until
+    `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias, default the outbox's
+    own. Raises OutsideTransaction, OptionError.
     """
     alias = _inside_transaction("send", topic, using)
-    data = body_bytes(body, json)
-    row = _row(topic, NewMessage(data, key, tag, headers, trace_id, deliver_at=deliver_at))
+    data = body_bytes(body, plain(json))
+    message = NewMessage(data, key, tag, headers, trace_id, deliver_at=deliver_at)
+    row = _row(topic, message, alias, conf.current())
     _lock_lanes([row], alias)
     notify.on_commit(alias)
     row.save(using=alias, force_insert=True)
@@ -78,7 +90,8 @@ def send_batch(topic: str, messages: Iterable[NewMessage], *, using: str | None 
     OutsideTransaction, OptionError; of a wrong message before anything is written.
     """
     alias = _inside_transaction("send_batch", topic, using)
-    rows = [_row(topic, message) for message in messages]
+    limits = conf.current()
+    rows = [_row(topic, message, alias, limits) for message in messages]
     _lock_lanes(rows, alias)
     notify.on_commit(alias)
     for some in in_batches(rows, lambda row: row.size):
@@ -110,6 +123,22 @@ def _inside_transaction(verb: str, topic: str, using: str | None) -> str:
     return alias
 
 
+def check_other_transactions(verb: str, alias: str) -> None:
+    """Raise OutsideTransaction if the caller's transaction is on another database.
+
+    What is written to `alias` would stay when that transaction is rolled back.
+    """
+    if transaction.get_connection(alias).in_atomic_block:
+        return
+    for other in settings.DATABASES:
+        if transaction.get_connection(other).in_atomic_block:
+            raise OutsideTransaction(
+                f"{verb} writes to database {alias!r}, but the transaction under way is on {other!r} and "
+                f"would not take it back: let the routers send catmq_outbox and catmq_tasks to {other!r}, or "
+                f"call it within `with transaction.atomic(using={alias!r}):`"
+            )
+
+
 def _lock_lanes(rows: Iterable[OutboxMessage], alias: str) -> None:
     """Lock the lanes of keys, in the order of their slots, so that two batches do not wait for each other."""
     if conf.current().order != "commit":
@@ -120,20 +149,25 @@ def _lock_lanes(rows: Iterable[OutboxMessage], alias: str) -> None:
         OutboxLane.objects.using(alias).select_for_update().get_or_create(slot=slot)
 
 
-def _row(topic: str, message: NewMessage) -> OutboxMessage:
+def _row(topic: str, message: NewMessage, alias: str, limits: conf.OutboxSettings) -> OutboxMessage:
     body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, _ = message
     if queue is not None or delay_ms is not None:
         raise OptionError(f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms")
     data = body_bytes(body)
     given = as_headers(headers or {})
     slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
+    for name, text, most in (("key", key, MAX_KEY), ("tag", tag, MAX_TAG), ("trace_id", trace_id, MAX_TRACE)):
+        check_text(name, None if text is None else as_text(name, text, most), alias)
+    all_headers = {**given, ID_HEADER: new_id(check_topic(topic), key, data)}
+    check_size(data, all_headers, limits)
     return OutboxMessage(
-        topic=as_text("topic", topic),
+        topic=topic,
         key=key,
         slot=slot,
-        tag=None if tag is None else as_text("tag", tag, MAX_TAG),
-        headers=json_text.dumps({**given, ID_HEADER: uuid7()}, ensure_ascii=False),
-        trace_id=None if trace_id is None else as_text("trace_id", trace_id, MAX_TRACE),
+        tag=tag,
+        # As escapes, any text fits into any database.
+        headers=json_text.dumps(all_headers),
+        trace_id=trace_id,
         body=data,
         size=OVERHEAD_BYTES + len(data) + sum(len(name) + len(text) for name, text in given.items()),
         deliver_at_ms=None if deliver_at is None else _due_ms(deliver_at),

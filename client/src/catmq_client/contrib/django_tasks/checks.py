@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
@@ -82,6 +83,12 @@ def _of_databases(alias: str) -> Iterator[CheckMessage]:
     from catmq_client.contrib.django_tasks.models import TaskRecord
 
     of_tasks, of_outbox = router.db_for_write(TaskRecord), router.db_for_write(OutboxMessage)
+    backends = getattr(settings, "TASKS", {})
+    alike = [other for other in backends if other != alias and other.casefold() == alias.casefold()]
+    if alike:
+        what = f"TASKS[{alias!r}] and TASKS[{alike[0]!r}] differ in capitals only."
+        hint = "Name them otherwise: MySQL and MariaDB would take their rows for the same."
+        yield Error(what, hint=hint, id="catmq_tasks.E010")
     if of_tasks != of_outbox:
         what = f"TASKS[{alias!r}]: tasks go to database {of_tasks!r}, their messages to {of_outbox!r}."
         hint = "Let the routers send both apps, and the rows of the application, to one database."

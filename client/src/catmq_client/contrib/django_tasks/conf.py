@@ -53,6 +53,9 @@ class TaskSettings:
     priority_lanes: Sequence[Sequence[int]] = ((-100, -1), (0, 0), (1, 100))
     # How long a task whose function is missing waits for a worker that has it, s.
     missing_task_s: int = 60
+    # Modules or packages with tasks that workers may import, beside those of installed apps and of the
+    # package of the settings.
+    task_modules: Sequence[str] = ()
     # {name: {"task": path, "cron": "0 3 * * *" or "every": seconds, "args", "kwargs", "queue", "priority"}}
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -129,6 +132,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "must be pairs [least, most] that together have each priority from -100 to 100 once",
     ),
     "missing_task_s": (_is_whole(0), "must be whole seconds, at least 0"),
+    "task_modules": (
+        lambda value: isinstance(value, list | tuple) and all(isinstance(name, str) for name in value),
+        "must be a list of names of modules or packages",
+    ),
     "schedules": (lambda value: isinstance(value, Mapping), "must be a dict of schedules by name"),
 }
 _IDS = {"priority_lanes": "E004", "max_attempts": "E005", "schedules": "E006"}

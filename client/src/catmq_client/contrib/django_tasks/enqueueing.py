@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -15,9 +16,9 @@ from catmq_client.contrib.django_outbox.outbox import in_batches
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import InvalidTask, task_backends, task_enqueued
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import Job, alias_of, message_of, plain_of
+from catmq_client.contrib.django_tasks.jobs import Job, alias_of, is_deeper, message_of, plain_of
 from catmq_client.contrib.django_tasks.models import TaskRecord
-from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task
+from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task, may_import
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 from catmq_client.sending.new_messages import NewMessage
@@ -25,6 +26,8 @@ from catmq_client.sending.new_messages import NewMessage
 log = logging.getLogger("catmq.tasks")
 
 MOST_PATH = 255
+MARIADB_DEPTH = 31
+ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class NotAllSent(CatmqError, code="not_all_sent"):
@@ -93,7 +96,25 @@ def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_
     """Return a task, refused before anything is written if its message could not be sent later."""
     record = _record(task, args, kwargs, settings=settings, task_id=task_id or uuid7().replace("-", ""))
     job = job_of(record, task, settings)
-    return New(record, message_of(job, due_ms=job.run_after_ms))
+    message = message_of(job, due_ms=job.run_after_ms)
+    if settings.results == "database":
+        _check_row(record, bytes(message.body), settings)
+    return New(record, message)
+
+
+def _check_row(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
+    """Raise ValueError for arguments that the database does not keep, before a statement fails of them."""
+    connection = transaction.get_connection(alias_of(settings))
+    what = f"the arguments of task {record.path}"
+    if connection.vendor == "postgresql" and ESCAPED_NUL.search(body):
+        raise ValueError(f"{what} have a NUL character, which PostgreSQL does not keep: leave it out")
+    if getattr(connection, "mysql_is_mariadb", False) and any(
+        is_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
+    ):
+        raise ValueError(
+            f"{what} are nested deeper than {MARIADB_DEPTH} levels, which MariaDB does not keep: store them, "
+            "and give their id"
+        )
 
 
 def job_of(record: TaskRecord, task: AnyTask | None, settings: TaskSettings, **more: Any) -> Job:
@@ -133,6 +154,12 @@ def _check_path(task: AnyTask) -> None:
         raise InvalidTask(f"a worker could not find the task: {error}") from error
     if path.startswith("__main__."):
         raise InvalidTask(f"task {path} is of the program that runs: move it to a module that workers import")
+    # It is imported here, and perhaps not in a worker.
+    if not may_import(path.rpartition(".")[0]):
+        raise InvalidTask(
+            f"task {path} is in no package of INSTALLED_APPS or of the settings, so workers do not import "
+            f"it: add its module to TASK_MODULES in the OPTIONS of backend {task.backend!r}"
+        )
 
 
 def _record(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str) -> TaskRecord:
@@ -159,6 +186,7 @@ def _save(made: Sequence[New], alias: str) -> None:
 
 def _save_and_send(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> None:
     alias, topic = alias_of(settings), settings.topic(task.queue_name, task.priority)
+    outbox.check_other_transactions(f"enqueue() of task {task.module_path}", alias)
     # All that may be wrong was looked at, so what fails here fails the caller's transaction, too.
     with transaction.atomic(using=alias, savepoint=False):
         if settings.results == "database":

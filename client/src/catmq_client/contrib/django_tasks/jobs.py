@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from django.db import router, transaction
 
+from catmq_client.admin.calls import NAME
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.compat import normalize_json
-from catmq_client.contrib.django_tasks.conf import TaskSettings
+from catmq_client.contrib.django_tasks.conf import LEAST_PRIORITY, MOST_PRIORITY, TaskSettings
 from catmq_client.errors import CatmqError
 from catmq_client.sending.new_messages import NewMessage
 
@@ -23,6 +26,16 @@ MAX_TAG = 100
 MOST_BYTES = 1024 * 1024 - 4096
 # Brokers keep a message for 366 days. A task that is due later is sent on when this time is over.
 MOST_DELAY_MS = 365 * 86_400_000
+# Nesting of arguments; MySQL keeps no JSON that is deeper.
+MAX_DEPTH = 100
+# Attempts that a message may name: an operator may have added some to those of the settings.
+MAX_COUNT = 10_000
+MAX_TIMEOUT_S = 10**9
+# The last day that a datetime has, ms since 1970.
+MAX_TIME_MS = 253_402_214_400_000
+# Of a BigIntegerField, with room for the deliveries of one message and the next ones.
+MAX_TOKEN = 2**62
+MAX_REASON = 300
 # A token rises by this with every message that is sent for a task, and by 1 with every delivery of one.
 TOKENS_A_MESSAGE = 65_536
 
@@ -72,6 +85,11 @@ class Job:
 
     def body(self) -> bytes:
         """Return the body of its message. Raises ValueError for what is no JSON, or too large."""
+        if is_deeper(self.args, MAX_DEPTH) or is_deeper(self.kwargs, MAX_DEPTH):
+            raise ValueError(
+                f"the arguments of task {self.path} are nested deeper than {MAX_DEPTH} levels: store them, "
+                "and give their id"
+            )
         # Not asdict, which copies all arguments.
         told = {"v": VERSION, **{name: getattr(self, name) for name in _FIELDS}}
         data = _encoded(told, f"the arguments of task {self.path}")
@@ -87,25 +105,83 @@ _FIELDS = dict.fromkeys(one.name for one in fields(Job))
 
 
 def parse(body: bytes) -> Job:
-    """Return the job of a message. Raises WrongMessage."""
+    """Return the job of a message. Raises WrongMessage.
+
+    Anybody with the right to produce may have written the body, so each value is checked: one that only
+    fails later would be delivered again and again.
+    """
     try:
-        read = json.loads(body)
-        version = read["v"]
-        if version != VERSION:
-            what = (
-                f"a task of version {version}: this worker knows version {VERSION}; upgrade it, then redrive"
-            )
-            raise WrongMessage(what)
-        # What a later release added is left out.
-        return Job(**{name: value for name, value in read.items() if name in _FIELDS})
-    except (ValueError, TypeError, KeyError) as error:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
         raise WrongMessage(f"no message of a task: {error!r}") from error
+    if not isinstance(values, dict) or "v" not in values:
+        raise WrongMessage("no message of a task: it has no version")
+    version = values["v"]
+    if version != VERSION:
+        what = f"a task of version {version!r}: this worker knows version {VERSION}; upgrade it, then redrive"
+        raise WrongMessage(what[:MAX_REASON])
+    # Fields that a later release added are left out.
+    given = {name: value for name, value in values.items() if name in _FIELDS}
+    for name, value in given.items():
+        if not _CHECKS[name](value):
+            raise WrongMessage(f"no message of a task: {name} is {value!r}"[:MAX_REASON])
+    try:
+        return Job(**given)
+    except TypeError as error:
+        raise WrongMessage(f"no message of a task: {error}") from error
+
+
+def _is_text(most: int) -> Callable[[Any], bool]:
+    # A lone surrogate has no UTF-8, and PostgreSQL takes no NUL.
+    return lambda value: (
+        isinstance(value, str) and len(value) <= most and "\0" not in value and not _SURROGATE.search(value)
+    )
+
+
+def _is_whole(least: int, most: int, *, is_optional: bool = False) -> Callable[[Any], bool]:
+    return lambda value: (value is None and is_optional) or (type(value) is int and least <= value <= most)
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    """Return True if lists and dicts are nested in a value deeper than that.
+
+    >>> is_deeper([[1]], 2), is_deeper({"a": [[1]]}, 2)
+    (False, True)
+    """
+    level = [value] if isinstance(value, list | dict | tuple) else []
+    while level and depth:
+        depth -= 1
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [child for some in inner for child in some if isinstance(child, list | dict | tuple)]
+    return bool(level)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "id": lambda value: isinstance(value, str) and bool(re.fullmatch(r"[0-9A-Za-z_-]{1,32}", value)),
+    "path": _is_text(255),
+    "args": lambda value: isinstance(value, list) and not is_deeper(value, MAX_DEPTH),
+    "kwargs": lambda value: isinstance(value, dict) and not is_deeper(value, MAX_DEPTH),
+    "backend": _is_text(128),
+    "queue": lambda value: isinstance(value, str) and bool(NAME.fullmatch(value)),
+    "priority": _is_whole(LEAST_PRIORITY, MOST_PRIORITY),
+    "max_attempts": _is_whole(1, MAX_COUNT),
+    "timeout": _is_whole(1, MAX_TIMEOUT_S, is_optional=True),
+    "run_after_ms": _is_whole(0, MAX_TIME_MS, is_optional=True),
+    "enqueued_at_ms": _is_whole(0, MAX_TIME_MS),
+    "token": _is_whole(0, MAX_TOKEN),
+    "attempts": _is_whole(0, MAX_COUNT),
+    "waits": _is_whole(0, MAX_TOKEN),
+    "is_direct": lambda value: isinstance(value, bool),
+}
 
 
 def plain_of(value: Any, what: str) -> Any:
     """Return a value in types that JSON has. Raises TypeError or ValueError naming `what` is wrong."""
     try:
         return normalize_json(value)
+    except RecursionError as error:
+        raise ValueError(f"{what} must be JSON: they are nested too deep") from error
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what} must be JSON: {error}") from error
 
@@ -124,6 +200,8 @@ def _encoded(plain: Any, what: str) -> bytes:
     except UnicodeEncodeError as error:
         found = error.object[error.start]
         raise ValueError(f"{what} must be JSON: {found!r} is half of a character, no text") from None
+    except RecursionError as error:
+        raise ValueError(f"{what} must be JSON: they are nested too deep") from error
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what} must be JSON: {error}") from error
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.conf import ENVIRONMENT_VARIABLE, settings
 
 from catmq_client.callables import check_callable
 from catmq_client.contrib.django_tasks.compat import InvalidTask, Task, TaskResult
@@ -87,15 +91,41 @@ def find_task(path: str) -> AnyTask:
     """Return the task whose function has this path. Raises TaskMissing.
 
     The name may be that of the function, if the module has the task under another one. Nothing else is
-    returned, so a message cannot make a worker call any function.
+    returned, so a message cannot make a worker call any function; nor import any module, see `may_import`.
     """
     module_name, _, name = path.rpartition(".")
+    if module_name not in sys.modules and not may_import(module_name):
+        raise TaskMissing(
+            f"task {path} is in no package of INSTALLED_APPS or of the settings: name {module_name!r}, or "
+            "its package, in TASK_MODULES of the backend's OPTIONS"
+        )
     try:
-        module = import_module(module_name)
-        found = getattr(module, name)
+        names = vars(import_module(module_name))
     except Exception as error:  # a module may raise anything when it is imported
         raise TaskMissing(f"task {path} cannot be imported: {error!r}") from error
-    for one in (found, *vars(module).values()):
-        if isinstance(one, Task) and one.module_path == path:
-            return one
+    if name not in names:
+        raise TaskMissing(f"task {path} cannot be imported: its module has no {name!r}")
+    # Neither getattr() nor isinstance(): a module or a lazy object may do anything when it is asked.
+    for value in (names[name], *names.values()):
+        if issubclass(type(value), Task) and value.module_path == path:
+            task: AnyTask = value
+            return task
     raise TaskMissing(f"{path} is no task: decorate it with @task")
+
+
+def may_import(module_name: str) -> bool:
+    """Return True if workers import a module because a message names a task of it.
+
+    That are the modules of installed apps, of the package of the settings, of schedules, and those that
+    TASK_MODULES names, with what is in them.
+    """
+    packages = {config.name for config in apps.get_app_configs()}
+    # Settings that tests override do not know their module.
+    settings_module = getattr(settings, "SETTINGS_MODULE", None) or os.environ.get(ENVIRONMENT_VARIABLE, "")
+    packages.add(settings_module.partition(".")[0])
+    for backend in getattr(settings, "TASKS", {}).values():
+        options = backend.get("OPTIONS", {})
+        packages.update(options.get("TASK_MODULES", ()))
+        for schedule in options.get("SCHEDULES", {}).values():
+            packages.add(str(schedule.get("task", "")).rpartition(".")[0])
+    return any(f"{module_name}.".startswith(f"{package}.") for package in packages if package)

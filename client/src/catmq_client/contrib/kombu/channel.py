@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from queue import Empty
 from typing import Any
 
+from amqp.exceptions import RecoverableConnectionError
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -28,6 +29,8 @@ TYPES = ("direct", "topic", "fanout")
 KNOWN_ARGUMENTS = frozenset({"x-expires", "x-max-priority", "x-message-ttl"})
 # Transient queues that are never addressed by their name, only through an exchange.
 BOUND_ONLY = re.compile(r"\.pidbox$|^celeryev\.")
+# Errors of code that trusts the shape of a message.
+SHAPE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _told: set[str] = set()
 
 
@@ -63,8 +66,16 @@ class Channel(virtual.Channel):
 
     @property
     def cluster(self) -> Cluster:
-        found: Cluster = self.connection.cluster
-        return found
+        cluster: Cluster = self._open.cluster
+        return cluster
+
+    @property
+    def _open(self) -> Any:
+        """Return the connection. Raises RecoverableConnectionError on a channel that was closed."""
+        if self.connection is None:
+            # kombu repeats what it was doing on a new channel.
+            raise RecoverableConnectionError("this channel was closed: open another one")
+        return self.connection
 
     @property
     def is_ours(self) -> bool:
@@ -198,7 +209,7 @@ class Channel(virtual.Channel):
 
     def _purge(self, queue: str) -> int:
         transients = self.cluster.transients
-        return transients.purge(queue) if transients.has(queue) else self.connection.purge(queue)
+        return transients.purge(queue) if transients.has(queue) else self._open.purge(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
         self.cluster.transients.delete(queue)
@@ -221,11 +232,32 @@ class Channel(virtual.Channel):
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Callable[..., Any], consumer_tag: str, **kwargs: Any
     ) -> None:
-        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+        def deliver(message: Any) -> Any:
+            try:
+                return callback(message)
+            except SHAPE_ERRORS as error:
+                # Celery's worker ends at what its handler of messages raises, and the next worker would
+                # get the same message. What other applications raise is for them to handle.
+                if not _is_of_celery(callback):
+                    raise
+                log.exception("Celery could not handle message %s of queue %s", message.delivery_tag, queue)
+                self._bury(message, queue, error)
+                return None
+
+        super().basic_consume(queue, no_ack, deliver, consumer_tag, **kwargs)
         if no_ack:
             self._no_ack.add(queue)
         self.cluster.transients.consume(queue, 1)
-        self.connection.consumers_changed()
+        self._open.consumers_changed()
+
+    def _bury(self, message: Any, queue: str, error: Exception) -> None:
+        if message.acknowledged:
+            return
+        lease = self._leases.pop(message.delivery_tag, None)
+        message.reject()
+        if lease is not None:
+            self._open.bury(lease, queue, error)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
@@ -234,7 +266,7 @@ class Channel(virtual.Channel):
             return
         self._no_ack.discard(queue)
         self.cluster.transients.consume(queue, -1)
-        self.connection.consumers_changed()
+        self._open.consumers_changed()
 
     def wants(self) -> int | None:
         """Return how many messages it takes now; None: any number."""
@@ -256,7 +288,7 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
         try:
-            payload, lease = self.connection.get(queue)
+            payload, lease = self._open.get(queue)
         except Empty:
             return None
         message = self.Message(payload, channel=self)
@@ -291,7 +323,7 @@ class Channel(virtual.Channel):
             return
         if requeue:
             lease.release()
-            self.connection.flush()
+            self._open.flush()
         elif self.cluster.options.dead_on_reject:
             lease.reject("rejected")
         else:
@@ -327,3 +359,10 @@ def _has_queue(table: Table, entry: Entry) -> bool:
 
 def _has_exchange(table: Table, entry: Entry) -> bool:
     return entry["exchange"] in table.exchanges
+
+
+def _is_of_celery(callback: Any) -> bool:
+    """Return True if a consumer's callback hands messages to the worker of Celery."""
+    consumer = getattr(callback, "__self__", None)
+    handler = getattr(consumer, "on_message", None)
+    return str(getattr(handler, "__module__", "")).startswith("celery.worker.")

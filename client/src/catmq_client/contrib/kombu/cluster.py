@@ -9,28 +9,26 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from catmq_client.admin.api import Admin
+from catmq_client.admin.calls import made_once, patient
 from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.names import Names
 from catmq_client.contrib.kombu.options import TransportOptions
 from catmq_client.contrib.kombu.reader import QueueReader
 from catmq_client.contrib.kombu.registry import Entry, Registry, Table
 from catmq_client.contrib.kombu.transients import Transients
-from catmq_client.errors import Conflict, Forbidden, NotFound, OptionError
-from catmq_client.http.transport import HttpTransport, repeated
+from catmq_client.errors import Forbidden, NotFound, OptionError
+from catmq_client.http.transport import HttpTransport
 from catmq_client.message import Message, Source, row_of
 from catmq_client.producer import Producer
 
-T = TypeVar("T")
 log = logging.getLogger("catmq.kombu")
 
 # Days that messages are kept: of a log, of the bindings, and what no worker has read.
 LOG_DAYS = 1
 BINDINGS_DAYS = UNREAD_DAYS = 3650
-# How long the making of a topic by somebody else is waited for, s.
-MADE_WITHIN_S = 15.0
 # Messages of a log that one request reads.
 PAGE = 500
 # How long a request waits at the end of a log, ms, and the pause where brokers do not wait, s.
@@ -72,6 +70,7 @@ class Cluster:
         # Open connections.
         self._users: set[object] = set()
         self._queue_ids: dict[str, int] = {}
+        self._has_warned = False
         self._lock = threading.RLock()
 
     def opened(self, by: object) -> None:
@@ -108,7 +107,7 @@ class Cluster:
         for topic in self.topics_of(queue):
             if topic not in self._ready:
                 self._ensure_topic(topic, queues=self.options.topic_queues, keep_unread_days=UNREAD_DAYS)
-                self._once(partial(_patient, partial(self.admin.subscribe, self.group, topic)))
+                made_once(partial(self.admin.subscribe, self.group, topic))
                 self._ready.add(topic)
         self._record({"op": "queue", "queue": queue}, lambda table, one: one["queue"] not in table.queues)
 
@@ -123,7 +122,7 @@ class Cluster:
         except NotFound:
             make = partial(self.admin.create_group, self.group, mode="share", **wanted)
             self._make(f"group {self.group}", make)
-            found = self.admin.group(self.group)
+            found = patient(partial(self.admin.group, self.group))
         if found["mode"] != "share":
             raise OptionError(
                 f"group {self.group} is no share group, its mode is {found['mode']}: write another name "
@@ -156,23 +155,21 @@ class Cluster:
             raise NotFound(
                 f"There is no {what}, and create_topics is False: make it.", code="topic_not_found"
             )
-        self._once(make)
-
-    @staticmethod
-    def _once(make: Callable[[], object]) -> None:
-        """Make something, unless it was made before or meanwhile."""
-        try:
-            make()
-        except Conflict as error:
-            if error.code != "already_exists":
-                raise
+        made_once(make)
 
     def _queue_id(self, topic: str, days: int) -> int:
         with self._lock:
             if topic not in self._queue_ids:
                 self._ensure_topic(topic, queues=1, retention_days=days)
-                self._queue_ids[topic] = _patient(partial(self.admin.queues, topic))[0]["queue"]
+                self._queue_ids[topic] = patient(partial(self._first_queue, topic))
             return self._queue_ids[topic]
+
+    def _first_queue(self, topic: str) -> int:
+        """Return the id of a topic's first queue. Raises NotFound while its queues are being made."""
+        queues = self.admin.queues(topic)
+        if not queues:
+            raise NotFound(f"Topic {topic} has no queue yet.", code="queue_not_found")
+        return int(queues[0]["queue"])
 
     def stored(self, topic: str, queue: int, offset: int, **more: Any) -> list[Message]:
         """Return messages of a queue from an offset on."""
@@ -226,10 +223,19 @@ class Cluster:
 
     def put(self, queue: str, payload: messages.Payload) -> None:
         """Store a message in a durable queue; a task with an eta is delayed until then."""
+        self._warn_of_priority(queue, payload)
         now = datetime.now(UTC)
         later = messages.delay(payload, now) if self.options.native_eta else {}
         topic = self.topic_of(queue, self.step(payload))
         self._producer.send(topic, messages.encoded(payload), **messages.labels(payload), **later)
+
+    def _warn_of_priority(self, queue: str, payload: messages.Payload) -> None:
+        """Say once in a process that a priority does nothing, which it does with Redis and RabbitMQ."""
+        if self._has_warned or self.options.priority_steps or not messages.priority(payload):
+            return
+        self._has_warned = True
+        what = "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, 9], in %s"
+        log.warning(what, queue, "broker_transport_options")
 
     @staticmethod
     def _tell_unroutable(exchange: str, key: str) -> None:
@@ -264,17 +270,12 @@ class Cluster:
         self.registry.ensure(*entries, is_new=is_new)
 
 
-def _patient(call: Callable[[], T]) -> T:
-    """Return the value of a call on something that another process may be making just now."""
-    return repeated(call, within_s=MADE_WITHIN_S, again=lambda error, _: isinstance(error, NotFound))
-
-
 class ExchangeLog:
     """The log of an exchange, read from the end that it had at first."""
 
     def __init__(self, cluster: Cluster, topic: str, queue: int) -> None:
         self._cluster, self._topic, self._queue = cluster, topic, queue
-        self._offset = cluster.admin.queue(topic, queue)["head"] or 0
+        self._offset = patient(partial(cluster.admin.queue, topic, queue))["head"] or 0
 
     def read(self) -> list[Message]:
         """Return what is new; waits for some of it for a while."""

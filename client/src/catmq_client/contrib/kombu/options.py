@@ -72,8 +72,9 @@ class TransportOptions:
     priority_steps: tuple[int, ...] | None = None
     # A message rejected without requeue becomes a dead letter; False: it is dropped, as in AMQP.
     dead_on_reject: bool = False
-    # Deliveries after which a message becomes a dead letter: its worker died as often. 0 = no limit.
-    max_deliveries: int = 0
+    # Deliveries after which a message becomes a dead letter: its worker died, or gave it back, each time.
+    # The default is that of RabbitMQ's quorum queues. 0 = no limit.
+    max_deliveries: int = 20
     # How long a send may take, all tries included, s.
     send_timeout_s: int = 10
     # Of a TLS connection: False, or the path of a CA bundle, as in requests.

@@ -10,6 +10,7 @@ from catmq_client.errors import CatmqError, Unavailable
 from catmq_client.options import ShareConsumerOptions, checked
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.share_consumer import ShareConsumer
+from catmq_client.sharing.dropping import DroppingReporter
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Plan, Puller
@@ -101,6 +102,7 @@ class QueueReader(ShareConsumer):
 
     def _assemble(self) -> None:
         transport, book, settle = self._transport, self._state, self._membership.settle
+        self._reporter = DroppingReporter(transport=transport, state=book, settle=settle)
         self._puller: DemandPuller = DemandPuller(
             transport=transport, book=book, settle=settle, topics=self.topics
         )

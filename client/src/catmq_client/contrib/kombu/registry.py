@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kombu.transport.virtual.exchange import TopicExchange
-
 from catmq_client.errors import CatmqError
 
 log = logging.getLogger("catmq.kombu")
@@ -19,7 +17,6 @@ log = logging.getLogger("catmq.kombu")
 # How old the table may be when a message is routed, s.
 BELIEVED_S = 1.0
 Entry = dict[str, str]
-_patterns = TopicExchange(None)
 
 
 class Binding(NamedTuple):
@@ -39,8 +36,34 @@ def is_match(kind: str, pattern: str, key: str) -> bool:
     if kind == "fanout":
         return True
     if kind == "topic":
-        return bool(_patterns._match(_patterns.key_to_pattern(pattern), key))
+        return _matches_words(pattern, key)
     return pattern == key
+
+
+def _matches_words(pattern: str, key: str) -> bool:
+    """Return True if a routing key matches a topic pattern: `*` is a word, `#` any number of characters.
+
+    As kombu's regular expression, which takes hours for some patterns; and they come from others.
+    """
+    ends = {0}  # positions in the key up to which the words so far may reach
+    for number, word in enumerate(pattern.split(".")):
+        if number:
+            ends = {end + 1 for end in ends if key.startswith(".", end)}
+        if not ends:
+            return False
+        if word == "#":
+            ends = {*range(min(ends), len(key) + 1)}
+        elif word == "*":
+            ends = {stop for end in ends for stop in _ends_in_word(key, end)}
+        else:
+            ends = {end + len(word) for end in ends if key.startswith(word, end)}
+    return len(key) in ends
+
+
+def _ends_in_word(key: str, start: int) -> range:
+    """Return the positions after `start` up to the end of the word there."""
+    dot = key.find(".", start)
+    return range(start + 1, (len(key) if dot < 0 else dot) + 1)
 
 
 @dataclass(slots=True)
@@ -159,6 +182,8 @@ class Registry:
     def _take(self, body: bytes) -> None:
         try:
             entry: Any = json.loads(body)
+            if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+                raise ValueError("an entry is an object of texts")
             self._table.apply(entry)
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             log.error("an entry of the bindings cannot be read and is left out: %r: %r", body[:200], error)

@@ -240,7 +240,8 @@ class Transients:
         except ValueError as error:
             log.error("message %s in the log of %r is left out: %s", message.message_id, exchange, error)
             return False
-        key, kind = payload["properties"]["delivery_info"].get("routing_key", ""), self._kinds[exchange]
+        key = payload["properties"]["delivery_info"].get("routing_key") or ""
+        kind = self._kinds[exchange]
         found = [
             queue
             for queue in self._queues.values()

@@ -33,6 +33,7 @@ from catmq_client.errors import (
     InvalidRequest,
     MessageRefused,
     NotFound,
+    OptionError,
     ServerFailed,
     Unauthenticated,
     Unavailable,
@@ -236,22 +237,29 @@ class Transport(virtual.Transport):
         """Return a message to deliver; None if it is no message for a consumer, or not yet."""
         try:
             payload = messages.decoded(lease.body)
-        except ValueError as error:
-            log.error(
-                "message %s of queue %s is no message of kombu and is left out: %s", lease, queue, error
-            )
-            lease.accept()
+        except messages.WrongMessage as error:
+            self.bury(lease, queue, error)
             return None
         if messages.is_expired(payload, lease.stored_at_ms, datetime.now(UTC)):
             lease.accept()
             return None
         if payload["properties"].get(messages.AGAIN):
-            # Its eta is further away than the longest delay: it is stored anew before it is done here.
-            self.cluster.put(queue, payload)
-            lease.accept()
+            # Its eta is further away than the longest delay: it is stored again before it is done here.
+            try:
+                self.cluster.put(queue, payload)
+            except (OptionError, MessageRefused, InvalidRequest) as error:
+                self.bury(lease, queue, error)
+            else:
+                lease.accept()
             return None
         tag = self._tag(lease.message_id)
         return messages.arrived(lease, payload, tag=tag, redelivered=lease.deliveries > 1)
+
+    @staticmethod
+    def bury(lease: ShareMessage, queue: str, error: Exception) -> None:
+        """Make a dead letter of a message that no consumer can handle."""
+        log.error("message %s of queue %s is rejected: %s", lease, queue, error)
+        lease.reject(error)
 
     def _tag(self, message_id: str) -> str:
         """Return a delivery tag: a message that comes again gets another one."""

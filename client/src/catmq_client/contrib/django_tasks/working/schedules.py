@@ -71,13 +71,7 @@ def next_time(one: Mapping[str, Any], now: datetime) -> datetime:
     if "every" in one:
         every = int(one["every"])
         return datetime.fromtimestamp((int(now.timestamp()) // every + 1) * every, UTC)
-    wall = timezone.localtime(now, timezone.get_default_timezone()).replace(tzinfo=None)
-    while True:
-        wall = Cron.parse(one["cron"]).after(wall)
-        # In UTC and back: a time that a change of clocks leaves out is an hour later.
-        found = timezone.make_aware(wall, timezone.get_default_timezone()).astimezone(UTC)
-        if found > now:
-            return found
+    return Cron.parse(one["cron"]).next_after(now, timezone.get_default_timezone())
 
 
 class Schedules:
@@ -140,10 +134,22 @@ class Schedules:
 
 
 def _stored(time: datetime) -> datetime:
+    """Return a time as its column takes it.
+
+    Without USE_TZ that is the wall clock, which shows some times twice. A microsecond, which schedules do not
+    have, marks the second one.
+    """
     from django.conf import settings
 
-    return time if settings.USE_TZ else timezone.make_naive(time)
+    if settings.USE_TZ:
+        return time
+    wall = timezone.make_naive(time, timezone.get_default_timezone())
+    return wall.replace(microsecond=wall.fold, fold=0)
 
 
 def _aware(time: datetime) -> datetime:
-    return (timezone.make_aware(time) if timezone.is_naive(time) else time).astimezone(UTC)
+    """Return the time in UTC that `_stored` returned."""
+    if timezone.is_naive(time):
+        wall = time.replace(microsecond=0, fold=1 if time.microsecond else 0)
+        time = timezone.make_aware(wall, timezone.get_default_timezone())
+    return time.astimezone(UTC)

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from catmq_client.admin.api import Admin
+from catmq_client.admin.calls import made_once
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.errors import CatmqError, Conflict, NotFound
+from catmq_client.errors import CatmqError, NotFound
 
 # Of each topic. The members of a share group need not be more.
 QUEUES = 4
@@ -26,7 +27,7 @@ def ensure(admin: Admin, settings: TaskSettings, *, dry_run: bool = False) -> li
     for line, make in _missing(admin, settings):
         done.append(line)
         if not dry_run:
-            _tolerant(make)
+            made_once(make)
     return done
 
 
@@ -64,12 +65,3 @@ def _found(call: Callable[[str], Any], name: str) -> Any:
         if error.code in ("topic_not_found", "group_not_found"):
             return None
         raise
-
-
-def _tolerant(make: Callable[[], Any]) -> None:
-    """Make something, unless somebody else has made it meanwhile."""
-    try:
-        make()
-    except Conflict as error:
-        if error.code != "already_exists":
-            raise

@@ -32,6 +32,7 @@ from catmq_client.contrib.django_tasks.working.threads import Threads
 from catmq_client.errors import CatmqError
 from catmq_client.http.transport import Transport
 from catmq_client.share_consumer import ShareConsumer
+from catmq_client.sharing.dropping import DroppingReporter
 
 log = logging.getLogger("catmq.tasks")
 
@@ -71,12 +72,21 @@ class WorkerOptions:
     drain_s: float = 30.0
 
 
+class TaskConsumer(ShareConsumer):
+    """A member of the share group of tasks: a message that is rejected never ends it."""
+
+    def _assemble(self) -> None:
+        settle = self._membership.settle
+        self._reporter = DroppingReporter(transport=self._transport, state=self._state, settle=settle)
+        super()._assemble()
+
+
 class Worker:
     """Runs tasks; `stop` may be called from any thread."""
 
     def __init__(self, settings: TaskSettings, transport: Transport, options: WorkerOptions) -> None:
         self._settings, self._transport, self._options = settings, transport, options
-        self._consumer = ShareConsumer(
+        self._consumer = TaskConsumer(
             transport=transport,
             group=settings.group,
             topics=settings.topics(options.queues),

@@ -1,0 +1,35 @@
+"""Ids that an outbox gives its messages, and by which the inbox knows one that was stored twice."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+
+from catmq_client.sending.ids import uuid7
+
+_CHECK_BITS = 32
+
+
+def new_id(topic: str, key: str | None, body: bytes) -> str:
+    """Return a UUIDv7 whose last 32 bits are a checksum of the rest and of the message."""
+    value = uuid.UUID(uuid7()).int
+    return str(uuid.UUID(int=_with_checksum(value, topic, key, body)))
+
+
+def is_id_of(text: str, topic: str, key: str | None, body: bytes) -> bool:
+    """Return True if an outbox made this id for this message.
+
+    False for the id of another message, which comes with one that was forwarded with all its headers, and
+    for ids of releases that made them without a checksum.
+    """
+    try:
+        value = uuid.UUID(text).int
+    except ValueError:
+        return False
+    return value == _with_checksum(value, topic, key, body)
+
+
+def _with_checksum(value: int, topic: str, key: str | None, body: bytes) -> int:
+    rest = value >> _CHECK_BITS
+    digest = hashlib.sha256(f"{rest} {topic} {key!r} ".encode() + body).digest()
+    return rest << _CHECK_BITS | int.from_bytes(digest[: _CHECK_BITS // 8], "big")
