@@ -41,6 +41,7 @@ MIDDLEWARE = [
     "portal.auth.middleware.Sessions",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
+    "portal.auth.form_limits.FormLimits",  # before the next one, which reads the form
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -99,6 +100,7 @@ APPEND_SLASH = False
 # The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
 # A body that is typed takes up to six bytes for each of its own.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * config.max_body_bytes + (64 << 10)
+FILE_UPLOAD_HANDLERS = ["portal.auth.form_limits.NoFiles"]
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
