@@ -11,14 +11,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from django.http import HttpResponse
+from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
-from brokerapi.java.endpoint import SETTLED_S, Body, JavaEndpoint, JavaRequest, Long, Unchanged, refusal
+from brokerapi.java.endpoint import (
+    MOST_GROUPS,
+    SETTLED_S,
+    Body,
+    JavaEndpoint,
+    JavaRequest,
+    Long,
+    Unchanged,
+    check_right,
+    refusal,
+)
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Forbidden, Gone
 from metadata.groups import groups
@@ -55,7 +66,7 @@ _settled: dict[int, _Settled] = {}  # client → its last full look, if that fou
 
 class PollRequest(JavaRequest):
     consumerId: Long | None = None
-    consumerGroupVersion: dict[str, Long | None] | None = None
+    consumerGroupVersion: Annotated[dict[str, Long | None], Meta(max_length=MOST_GROUPS)] | None = None
 
 
 class Poll(JavaEndpoint):
@@ -70,6 +81,8 @@ class Poll(JavaEndpoint):
         deleted = _deleted_groups(members, versions)
         if not members or len(members) + len(deleted) < len(versions):
             return _deleted(java_id, members)
+        for member in members:
+            check_right(call, member.consumer.group_id)
         ended = _ended(deleted, versions)
         try:
             if _is_check(members, versions):

@@ -28,6 +28,7 @@ class Messages(Endpoint):
     @operation("sendMessages", tag="messages", request=SendRequest, answer=SendAnswer)
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Stores messages, each exactly once per `batch_id`. Answers when they are durable."""
+        publish.check_may_send(topic=topic, actor=call.actor)
         asked = call.read(SEND)
         draining.check()
         messages = message_shapes.new_messages(asked)
