@@ -211,11 +211,13 @@ def test_no_thread_reads_the_rest_of_a_body_that_was_refused(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(environ: Any, start_response: Any) -> list[bytes]:
-        start_response("413 Too Large", [("Content-Length", "0")])
-        return []
+        start_response("413 Too Large", [("Content-Length", "2")])
+        return [b"no"]
 
     finished: list[object] = []
-    monkeypatch.setattr(RequestParser, "finish_body", lambda parser: finished.append(parser))
+    monkeypatch.setattr(
+        RequestParser, "finish_body", lambda parser: parser.mesg is None or finished.append(parser)
+    )
     client = serve(refuse).client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nbegun")
 
     assert b"413" in all_of(client)
