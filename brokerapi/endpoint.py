@@ -98,6 +98,10 @@ class Call:
         """The consumer id of the URL. Raises NotFound or Forbidden."""
         return auth.consumer_of(text, self.actor)
 
+    def check_key(self) -> None:
+        """Raise Unauthenticated if the API key was deleted while the request waited."""
+        auth.check_exists(self.actor)
+
     def has_hung_up(self) -> bool:
         """Return True if the client has closed its connection; False where the server cannot tell."""
         has_ended = getattr(self.request.META.get("gunicorn.socket"), "has_ended", None)

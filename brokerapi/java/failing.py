@@ -71,7 +71,7 @@ def _report(call: Call, queue_id: int, ids: list[int]) -> None:
     check_right(call, consumer.group_id)
     end = time.monotonic() + TRY_S
     while ids := _unstored(consumer, queue, ids):
-        if time.monotonic() > end or not holds.pause(f"failure {queue_id}", PAUSE_S):
+        if time.monotonic() > end or not holds.pause(f"failure {queue_id}", call.actor, PAUSE_S):
             raise NodeUnavailable(f"{len(ids)} failed messages could not be stored for a retry.")
 
 

@@ -75,7 +75,8 @@ class PullData(JavaEndpoint):
         check_right(call, consumer.group_id)
         hold_ms = max(0, HOLD_MS - round(1000 * call.waited_s()))
         seen = holds.generations([consumer.group_id])
-        pulled = _pulled(consumer, queue, start, min(end - start, MOST_MESSAGES), hold_ms=hold_ms)
+        count = min(end - start, MOST_MESSAGES)
+        pulled = _pulled(consumer, queue, start, count, hold_ms=hold_ms, address=call.actor.address)
         if pulled is None:
             return {"msgs": []}
         check_right(call, consumer.group_id)  # again: the pull may have waited
@@ -129,7 +130,9 @@ def _again(
     return None
 
 
-def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms: int) -> PulledQueue | None:
+def _pulled(
+    consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms: int, address: str
+) -> PulledQueue | None:
     """Pull of a queue, from the committed offset on if that is higher; None if another member owns it.
 
     A client that asks again from where there was nothing has committed nothing beyond it. So the reader row
@@ -141,7 +144,7 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
     name, wait_ms = handles.handle(consumer.member_id, queue), hold_ms
     epoch, empty_at = _empty.get(name, (0, -1))
     if empty_at == start:
-        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, hold_ms)
+        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, hold_ms, address=address)
         if found.rows or (found.state in longpoll.WAITING_STATES and found.next_offset == start):
             return found
         wait_ms = 0  # it may have waited as long as it may
@@ -154,7 +157,8 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
     may_be_set_back = _has_new_generation(consumer.group_id) and start > committed
     if may_be_set_back:
         wait_ms = min(wait_ms, TELL_HOLD_MS)
-    found, first = _pull(consumer, PullQueue(queue, epoch, max(start, committed)), count, wait_ms)
+    place = PullQueue(queue, epoch, max(start, committed))
+    found, first = _pull(consumer, place, count, wait_ms, address=address)
     if found.state == "ok" and not found.rows:
         if found.next_offset == first == start and not may_be_set_back:
             _note_empty(name, epoch, start)
@@ -164,7 +168,9 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
     return found
 
 
-def _pull(consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int) -> tuple[PulledQueue, int]:
+def _pull(
+    consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int, *, address: str
+) -> tuple[PulledQueue, int]:
     """Pull once; once more, from where there is something, if what was asked for is gone. And from where.
 
     Raises NodeUnavailable for a queue that contradicts itself.
@@ -172,7 +178,7 @@ def _pull(consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int) -> t
     generation, count = positions.generation(consumer=consumer), min(count, config.max_pull_messages)
     for wait in (wait_ms, 0):
         poll = Asked(generation, [asked], count, config.max_pull_bytes, wait)
-        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=poll).queues
+        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=poll, address=address).queues
         if found.state not in GONE_ON:
             break
         asked = asked._replace(offset=max(found.low or 0, found.next_offset))
@@ -300,7 +306,7 @@ def _hold(call: Call, given: Sequence[QueueOffset], members: Mapping[int, Consum
     groups = {consumer.group_id for consumer in members.values()}
     seen, now = holds.generations(groups), time.monotonic()
     if not call.was_held():  # until one of these happened
-        with holds.place(f"commit {given[0].queueOffsetId}") as most_s:
+        with holds.place(f"commit {given[0].queueOffsetId}", call.actor) as most_s:
             holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
             if not holds.has_changed(seen):
                 holds.wait(seen, now + min(COMMIT_HOLD_S, most_s), offsets)

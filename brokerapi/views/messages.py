@@ -55,6 +55,7 @@ class Messages(Endpoint):
                 wait_ms=asked.wait_ms,
                 actor=call.actor,
             )
+            call.check_key()
         else:
             raise Invalid.field(
                 "queue", "is missing: give queue (and offset), message_id, or search conditions"
