@@ -82,7 +82,7 @@ def test_of_too_many_wrong_tries_the_oldest_are_forgotten(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("hers")
 def test_so_many_passwords_are_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "WAIT_S", 0.01)
-    with logins._turn():
+    with logins.turn():
         answer = Client().post("/login", {"username": "ada", "password": RIGHT})
         assert answer.status_code == 503 and "Try again" in text(answer)
 
