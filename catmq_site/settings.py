@@ -170,7 +170,10 @@ LOGGING = {
     "formatters": {
         "line": {"()": "catmq_site.logs.OneLine", "format": logs.FORMAT},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"bounded": {"()": "catmq_site.logs.BoundedByCause"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["bounded"]},
+    },
     # A command speaks to its user; servers keep a log.
     "root": {"handlers": ["stderr"], "level": "WARNING" if config.process == "command" else "INFO"},
     "loggers": {"django.request": {"level": "ERROR"}},

@@ -58,6 +58,7 @@ class Log(glogging.Logger):  # type: ignore[misc]
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(logs.OneLine(logs.FORMAT))
+            handler.addFilter(logs.BoundedByCause())
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
