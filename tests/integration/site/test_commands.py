@@ -10,13 +10,16 @@ import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 
 from messagestore.topology import subscriptions, topics
+from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.models import ApiKey, ConsumerGroup, DbNode, Topic
+from metadata.users import accounts, api_keys
 from tests.support import rows
 from tests.support.certificates import VERIFIED_HOST, Authority
 
 NewDatabase = Callable[..., dict[str, Any]]
+ME = command("test")
 OURS = sorted(name for name, app in get_commands().items() if app == "catmq_site")
 
 
@@ -166,3 +169,25 @@ def test_every_job_runs_and_is_recorded(metadata_db: None) -> None:
     for name in JOBS:
         tasks.run_job(name)
     assert sorted(JobRun.objects.values_list("name", "state")) == [(name, "done") for name in sorted(JOBS)]
+
+
+def test_rights_check_names_who_manages_topics_without_reading_them(node: str) -> None:
+    topics.create(name="orders", queues=1, actor=ME)
+    groups.create(name="billing", actor=ME)
+    subscriptions.create(group="billing", topic="orders", actor=ME)
+    manages = {"manage": ["orders", "billing"]}
+    for name, rights in (
+        ("team", manages),
+        ("reader", {**manages, "consume": ["orders", "billing"]}),
+        ("all", {"admin": ["*"]}),
+    ):
+        api_keys.create(name=name, rights=rights, actor=ME)
+    accounts.create(name="bob", password="enough characters", rights=manages, actor=ME)
+
+    printed = run("rights_check")
+
+    lines = ["manage without consume on orders, billing", "  cannot subscribe to: orders"]
+    lines.append("  could not make again: billing/orders")
+    assert printed.splitlines() == [
+        f"key team: {lines[0]}", *lines[1:], f"user bob: {lines[0]}", *lines[1:]
+    ]  # fmt: skip
