@@ -228,6 +228,13 @@ def test_after_a_clock_went_back_messages_have_the_time_of_the_last_one(session:
     assert stored_at_ms > node_sql.now_ms(session) + 3_000_000
 
 
+def test_low_rises_up_to_the_head_and_never_falls(session: Session, queue: int) -> None:
+    insert(session, queue, batch(5))
+    raised = [partition_sql.raise_low(session, queue=queue, low=low) for low in (3, 2, 6, 5)]
+    assert raised == [True, False, False, True]
+    assert queue_sql.read_head(session, queue=queue) == shapes.Head(5, 5, "rw", 1)
+
+
 def test_creating_a_queue_again_changes_nothing(session: Session, queue: int) -> None:
     insert(session, queue, batch(2))
     queue_sql.create_queue(session, queue=queue, node_epoch=9)
