@@ -408,6 +408,25 @@ def test_a_partly_refused_answer_repeats_the_same_batch(broker: SimulatedBroker,
     assert len(bodies(broker)) == 2
 
 
+def test_a_partly_stored_batch_does_not_move_when_its_node_goes_away(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    publish, down = broker.topics.publish, {"code": "node_unavailable", "detail": "down", "retriable": True}
+    calls: list[int] = []
+
+    def partly_then_not(name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise Unavailable("down", code="node_unavailable")
+        results = publish(name, body)
+        return [{"error": down}, *results[1:]] if len(calls) == 1 else results
+
+    broker.topics.publish = partly_then_not  # type: ignore[method-assign]
+    assert len(make().send_batch("t", [NewMessage(b"1"), NewMessage(b"2")])) == 2
+    assert len(set(batch_ids(broker))) == 1
+    assert len(bodies(broker)) == 2
+
+
 def test_a_message_refused_for_good_is_its_own_error(broker: SimulatedBroker, make: Make) -> None:
     refusal = {"error": {"code": "invalid", "detail": "no", "retriable": False}}
     broker.topics.publish = lambda name, body: [refusal]  # type: ignore[method-assign]

@@ -130,6 +130,26 @@ def test_nothing_begins_after_the_lease_until_a_broker_has_renewed_it(broker: Fa
     assert sorted(begun) == ["0", "1", "2"]
 
 
+def test_a_renewed_lease_begins_when_the_renewal_was_sent(broker: FakeBroker) -> None:
+    arrived_at: list[float] = []
+
+    class Noting:
+        """Notes when a renewal arrives."""
+
+        def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if any("renew" in done for done in more.get("body", {}).get("done", ())):
+                arrived_at.append(lease_clock())
+            return broker.request(method, path, **more)
+
+    send(broker, 1)
+    with ShareConsumer(transport=Noting(), **QUICK, auto_accept=False) as one:
+        (message,) = one.poll(timeout_s=LIMIT_S)
+        assert message.renew(60)
+        until(lambda: arrived_at and not message.run.sending)
+        assert message.run.lease_until - message.run.lease_s < arrived_at[-1]
+        assert message.accept()
+
+
 def test_what_somebody_else_has_by_then_is_not_begun(broker: FakeBroker, make: Make) -> None:
     send(broker, 6)
     free = threading.Event()
