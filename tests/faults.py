@@ -53,11 +53,12 @@ class Step(NamedTuple):
 STEPS = {  # the cheapest first; acceptance tests take minutes
     "unit": Step("sqlite", ("tests/unit", "metadata/rules")),
     "architecture": Step("sqlite", ("tests/architecture",)),
-    "contract": Step("sqlite", steps.CONTRACT),
-    "integration": Step("sqlite", steps.BELOW_SITE),
-    "core": Step("mysql", servers.CORE.paths),
-    "integration-mysql": Step("mysql", ("tests/integration",), everyday=False),
-    "contract-others": Step("sqlite", steps.OTHERS, everyday=False),
+    "contract": Step("sqlite", ("tests/contract", *steps.ignoring(steps.OF_OTHER_CLIENTS))),
+    "integration": Step("sqlite", ("tests/integration",)),
+    "core": Step("mysql", servers.CORE),
+    "main-job": Step("sqlite", ("tests/acceptance/test_main_job.py", "-m", "everyday")),
+    "integration-mysql": Step("mysql", ("tests/integration", "-m", "not one_engine"), everyday=False),
+    "contract-others": Step("sqlite", steps.OF_OTHER_CLIENTS, everyday=False),
     "acceptance": Step("sqlite", ("tests/acceptance",), everyday=False),
 }
 EVERYDAY = [name for name, step in STEPS.items() if step.everyday]

@@ -21,7 +21,7 @@ from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task, may_import
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
-from catmq_client.sending.new_messages import NewMessage
+from catmq_client.sending.new_messages import NewMessage, body_bytes
 
 log = logging.getLogger("catmq.tasks")
 
@@ -98,7 +98,7 @@ def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_
     job = job_of(record, task, settings)
     message = message_of(job, due_ms=job.run_after_ms)
     if settings.results == "database":
-        _check_row(record, bytes(message.body), settings)
+        _check_row(record, body_bytes(message.body), settings)
     return New(record, message)
 
 
