@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from typing import Any
@@ -39,7 +40,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             mode = _MODES.get(conn_params.get("ssl_mode", ""), "off")
             try:
                 host = conn_params.get("host", "localhost")
-                tls.check_driver(mode, host, self.Database.get_client_info())
+                tls.check_driver(mode, host, self.Database.get_client_info(), os.environ)
                 raw = super().get_new_connection(conn_params)
                 if tls.is_plain(mode, raw.server_capabilities):
                     raw.close()

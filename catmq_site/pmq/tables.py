@@ -6,6 +6,7 @@ required, others are None where they are missing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def read(url: str) -> Tables:
 def _session(where: Database) -> Iterator[Any]:
     mode = where.encryption.mode or "off"
     try:
-        tls.check_driver(mode, where.host, get_client_info())
+        tls.check_driver(mode, where.host, get_client_info(), os.environ)
         raw = connect(
             host=where.host,
             port=where.port,

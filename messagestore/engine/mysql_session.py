@@ -190,7 +190,7 @@ class MySqlSession:
         self.patience_s: float | None = None
         self._statements = 0  # of the string that was sent last
         try:
-            tls.check_driver(encryption.mode, host, MySQLdb.get_client_info())
+            tls.check_driver(encryption.mode, host, MySQLdb.get_client_info(), os.environ)
             self._db = MySQLdb.connect(
                 host=host, port=port, db=database, user=username, passwd=password,
                 charset="utf8mb4", use_unicode=True, autocommit=True, local_infile=0,

@@ -9,11 +9,11 @@ MariaDB's library from 3.4 on verifies less than VERIFY_IDENTITY says. So whoeve
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -112,21 +112,22 @@ class PlainText(Refused):
         super().__init__("the server does not offer TLS")
 
 
-def check_driver(mode: str, host: str, library: str) -> None:
+def check_driver(mode: str, host: str, library: str, environ: Container[str]) -> None:
     """Raise Refused if mysqlclient's library would not verify the certificate although `mode` asks for it.
 
-    `library` is its version. MariaDB's library from 3.4 on compares no name where it takes the server for
-    local, which is also the near end of a tunnel. Oracle's versions begin at 8.
+    `library` is its version, `environ` has the names of the process's environment. MariaDB's library from
+    3.4 on compares no name where it takes the server for local, which is also the near end of a tunnel.
+    Oracle's versions begin at 8.
 
-    >>> check_driver("verify", "::1", "3.4.10")
+    >>> check_driver("verify", "::1", "3.4.10", {})
     Traceback (most recent call last):
     metadata.rules.tls.Refused: (2026, 'version 3.4.10 of the driver does not compare host names for ::1')
-    >>> check_driver("verify", "db1", "3.4.10"), check_driver("verify", "::1", "3.3.14")
+    >>> check_driver("verify", "db1", "3.4.10", {}), check_driver("verify", "::1", "3.3.14", {})
     (None, None)
     """
     if mode != "verify":
         return
-    if _SKIPS in os.environ:
+    if _SKIPS in environ:
         raise Refused(f"{_SKIPS} is set")
     numbers = re.match(r"(\d+)\.(\d+)", library)
     version = (int(numbers[1]), int(numbers[2])) if numbers else (3, 4)
@@ -152,7 +153,7 @@ def system_cas() -> dict[str, str]:
     the server proves that it has the password, and compares no host name.
     """
     paths = ssl.get_default_verify_paths()
-    file = next((file for file in (paths.cafile, _DEBIAN_CAS) if file and os.path.exists(file)), None)
+    file = next((file for file in (paths.cafile, _DEBIAN_CAS) if file and Path(file).exists()), None)
     return {"ca": file} if file else {"capath": paths.capath or paths.openssl_capath}
 
 

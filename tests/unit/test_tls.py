@@ -26,7 +26,7 @@ UNREAD = {**NODE, "username": "", "password": "", "tls": "verify", "tls_ca": "/o
 def refusal(mode: str, host: str, library: str) -> str:
     """Return the advice for a connection that the driver would not verify; '' if it would."""
     try:
-        tls.check_driver(mode, host, library)
+        tls.check_driver(mode, host, library, os.environ)
     except tls.Refused as error:
         return tls.advice(error, host=host, ca="")
     return ""
