@@ -16,12 +16,12 @@ URLS_FROM = "CATMQ_URL or the first argument"
 
 
 def question(urls_from: str, urls: Iterable[str]) -> str:
-    """Return what to ask oneself when no broker can be reached; `urls_from` names where `urls` are given."""
+    """Return what to ask when no broker can be reached; `urls_from` names the source of `urls`."""
     return f"Is a broker running there? {urls_from} says {', '.join(urls)}"
 
 
 def with_question(error: CatmqError, transport: object) -> str:
-    """Return the text of an error of a transport, with the question if no broker could be reached."""
+    """Return the text of a transport's error, with the question if no broker could be reached."""
     urls = getattr(transport, "urls", ())
     if not isinstance(error, ConnectFailed) or not urls:
         return str(error)

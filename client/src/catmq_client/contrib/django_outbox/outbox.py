@@ -56,11 +56,12 @@ def send(
 ) -> OutboxMessage:
     """Put a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
 
-    Give `body`, which is bytes or text, or any JSON value as `json`. Messages with the same key are sent in
-    the order in which their transactions commit. For that the key's lane is locked until the commit (on
-    SQLite everything is): send last, and repeat a transaction that the database ends for a deadlock. Brokers
-    keep the message until `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias,
-    default the outbox's own. Raises OutsideTransaction, OptionError.
+    Give `body`, which is bytes or text, or any JSON value as `json`. Messages with the same key are
+    sent in the order in which their transactions commit. For that the key's lane is locked until
+    the commit (on SQLite everything is): send last, and repeat a transaction that the database ends
+    for a deadlock. Brokers keep the message until `deliver_at` (with a time zone), for at most 366
+    days. `using`: the database alias, default the outbox's own. Raises OutsideTransaction,
+    OptionError.
     """
     alias = _inside_transaction("send", topic, using)
     data = body_bytes(body, json)
