@@ -1,8 +1,8 @@
 """Checks of functions that applications hand over: handlers of messages, and callbacks.
 
-The client calls them in threads, without an event loop. A function that only makes a coroutine or a generator
-would do nothing, and its message would count as handled. So such functions are refused when they are handed
-over, and their results when a plain function, such as a lambda, returns them.
+The client calls them in threads, without an event loop. A function that only makes a coroutine or a
+generator would do nothing, and its message would count as handled. So such functions are refused
+when they are handed over, and their results when a plain function, such as a lambda, returns them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAZY_RESULTS = (CoroutineType, GeneratorType, AsyncGeneratorType)
 def check_callable(name: str, function: Any) -> None:
     """Raise OptionError unless calling `function` does its work; `name` is that of the argument."""
     plain = getattr(function, "__func__", function)
-    # Nearly all are such, and some are checked for each message: this takes a twentieth of the rest.
+    # Some are checked for each message, and nearly all are plain: that costs a twentieth.
     if type(plain) is FunctionType and not plain.__code__.co_flags & _LAZY_CODE:
         return
     remedy = _find_fault(function)
@@ -37,8 +37,8 @@ def check_result(name: str, result: object) -> None:
     if isinstance(result, CoroutineType | GeneratorType):
         result.close()  # without a warning that it was never awaited
     raise OptionError(
-        f"{name} returned an object of type {type(result).__name__}, which is neither awaited nor iterated: "
-        "do the work before returning, for example with asyncio.run(…)"
+        f"{name} returned an object of type {type(result).__name__}, which is neither awaited nor "
+        "iterated: do the work before returning, for example with asyncio.run(…)"
     )
 
 
@@ -64,7 +64,8 @@ def _find_fault(function: Any) -> str | None:
 def _unwrap(function: Any) -> Any:
     """Return the function under partials and bound methods.
 
-    Decorated functions (`__wrapped__`) stay: their wrapper may well run the coroutine, as async_to_sync does.
+    Decorated functions (`__wrapped__`) stay: their wrapper may run the coroutine, as async_to_sync
+    does.
     """
     while True:
         if isinstance(function, functools.partial):

@@ -111,8 +111,8 @@ class ConsumerOptions:
     consumer_timeout_ms: int | None = None
     # When the metadata database is down for longer than the session timeout: "continue" (the nodes
     # still fence a former owner) or "stop" (no handler starts until heartbeats are recorded again).
-    # None = ordered subscriptions stop, because another member may have begun with their messages; others
-    # continue.
+    # None = ordered subscriptions stop, because another member may have begun with their messages;
+    # others continue.
     on_coordinator_loss: str | None = None
     # Called with the queues gained, before their first message, in the application's thread.
     on_assigned: Callable[[list[Any]], object] | None = None

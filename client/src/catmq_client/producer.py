@@ -76,8 +76,8 @@ class _Sending:
     def deliver_here(self, future: SendFuture, buffer: QueueBuffer, *, own: Collection[SendFuture]) -> None:
         """Send in the caller's thread while its buffer is free: a send alone needs no other thread.
 
-        `own`: the futures of the caller's messages, `future` among them. An exception that is raised into
-        the thread passes (Ctrl-C, a soft time limit, a timeout of gevent).
+        `own`: the futures of the caller's messages, `future` among them. An exception that is
+        raised into the thread passes (Ctrl-C, a soft time limit, a timeout of gevent).
         """
         taken = None
         try:
@@ -95,7 +95,8 @@ class _Sending:
                 self._call_back_elsewhere(taken[1])
             raise
         finally:
-            # Others may have come while the buffer was ours, or a try failed and waits for its time.
+            # Others may have come while the buffer was ours, or a try failed and waits for its
+            # time.
             self.start_sender_if_needed()
 
     def _work(self) -> None:
@@ -114,8 +115,8 @@ class _Sending:
     def _call_back_elsewhere(self, batch: Batch) -> None:
         """Run callbacks in a thread of their own.
 
-        In the application's thread their errors, which are logged, could not be told from exceptions that
-        are raised into it.
+        In the application's thread their errors, which are logged, could not be told from
+        exceptions that are raised into it.
         """
         if not self.accumulator.callbacks.are_due(batch):
             return
@@ -189,11 +190,12 @@ class Producer(AbstractContextManager["Producer"]):
     ) -> Receipt:
         """Send a message and return its receipt once it is stored durably.
 
-        Give `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`, `headers` and
-        `trace_id` are optional. Messages of one key keep their order. `queue` chooses the queue; with
-        queue_strict=False another queue is used if it is closed. `delay_ms` or `deliver_at` (a datetime
-        with a time zone) delays delivery by up to a year; until then the message can be recalled. Raises
-        OptionError, NotFound, InvalidRequest, …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
+        Give `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`, `headers`
+        and `trace_id` are optional. Messages of one key keep their order. `queue` chooses the
+        queue; with queue_strict=False another queue is used if it is closed. `delay_ms` or
+        `deliver_at` (a datetime with a time zone) delays delivery by up to a year; until then the
+        message can be recalled. Raises OptionError, NotFound, InvalidRequest, …, DeliveryTimeout
+        (not stored) or SendOutcomeUnknown.
         """
         message = as_sent(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
@@ -265,7 +267,7 @@ class Producer(AbstractContextManager["Producer"]):
         if last is not None:
             if len(buffers) > 1:
                 sending.start_sender_if_needed()
-            sending.deliver_here(*last, own={one for one in sent if isinstance(one, SendFuture)})
+            sending.deliver_here(*last, own={future for future in sent if isinstance(future, SendFuture)})
         return [one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent]
 
     def recall(self, message_id: str) -> None:

@@ -18,9 +18,9 @@ MESSAGE_FIELDS = (
 PART = re.compile(r"\{\{|\}\}|\\[tn\\]|\{([^{}]*)\}|[^{}\\]+|.", re.DOTALL)
 ESCAPED = {"{{": "{", "}}": "}", r"\t": "\t", r"\n": "\n", r"\\": "\\", "\\": "\\"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[^.{}]+)*")
-# Control characters, and halves of surrogate pairs: JSON may name one alone, but UTF-8 has no bytes for it.
+# Control characters, and halves of surrogate pairs, which JSON can write and UTF-8 cannot.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-TOO_DEEP = b"[JSON too deep] "  # stands before a body whose fields cannot be read
+TOO_DEEP = b"[JSON too deep] "  # printed before a body whose fields cannot be read
 
 
 class Format:
@@ -64,7 +64,7 @@ class Format:
 
 
 def field_of(body: bytes, path: str) -> bytes:
-    """Return a field of a body that is JSON, nothing for another; the body with a mark if it is too deep."""
+    """Return a field of a JSON body, nothing of another; of one too deep the whole with a mark."""
     try:
         return shown(member(json.loads(body), path))
     except ValueError:

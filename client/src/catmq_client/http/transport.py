@@ -37,6 +37,7 @@ from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.connections import network_error, send_whole, trusted
 from catmq_client.http.discovery import MOST, Brokers, Discovery
+from catmq_client.http.failure_log import URLS_FROM
 from catmq_client.version import SDK
 
 T = TypeVar("T")
@@ -228,6 +229,8 @@ class HttpTransport:
         # because that of a parent may be held for ever in its child.
         self._mine: tuple[int, requests.Session] | None = None
         self._locks: dict[int, threading.Lock] = {}
+        # Where the URLs are given, for the log; the command line has another name for it.
+        self.urls_from = URLS_FROM
         self._brokers = Brokers(self._seeds)
         self._discovery = Discovery(self._brokers, self._ask_for_brokers) if discover else None
 

@@ -62,8 +62,8 @@ class OwnedQueue:
         # Stopped by an operator: stays ours, but nothing of it is fetched or begun.
         self.stopped = stopped
         self.paused = False
-        # No message begins from this time on, lease clock: of an ordered subscription, while heartbeats are
-        # not recorded.
+        # No message begins from this time on, lease clock: of an ordered subscription, while
+        # heartbeats are not recorded.
         self.begins_until = math.inf
         # A handler of run() failed for good: nothing more is handed out.
         self.halted = False

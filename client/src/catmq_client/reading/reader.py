@@ -207,8 +207,8 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             self._state.away_since = time.monotonic()
             return messages
         except BaseException:
-            # Raised into this thread (Ctrl-C, a soft time limit): what the application did not get must not
-            # count as finished when it asks for more.
+            # Raised into this thread (Ctrl-C, a soft time limit): what the application did not get
+            # must not count as finished when it asks for more.
             if came_back:
                 self._hand, self._traced = [], []
                 self._state.undo_hand_out(taken)

@@ -89,7 +89,8 @@ class GroupState:
         self.finished = self.failed = 0
         # Since when no pull waits at the broker, because there is no room for what it would bring, monotonic.
         self.full_since: float | None = None
-        # Lease clock: until when handlers may begin, and the part of it that recorded heartbeats give.
+        # Lease clock: until when handlers may begin, and the part of it that recorded heartbeats
+        # give.
         self.lease_until = self.recorded_until = 0.0
         # When the application took messages and did not come back; None while it waits in here.
         self.away_since: float | None = None
@@ -176,9 +177,9 @@ class GroupState:
     def hold_ordered(self) -> None:
         """Let nothing of ordered subscriptions begin after the lease of the last recorded heartbeat.
 
-        Brokers promised to expire nobody meanwhile, but one that this member does not know may do so. The
-        nodes then refuse its commits. Until it hears that, it would handle messages of a key at the same
-        time as the new owner of its queue.
+        Brokers promised to expire nobody meanwhile, but one that this member does not know may do
+        so. The nodes then refuse its commits. Until it hears that, it would handle messages of a
+        key at the same time as the new owner of its queue.
         """
         if self.options.on_coordinator_loss is not None:
             return
@@ -188,8 +189,10 @@ class GroupState:
             owned.begins_until = self.recorded_until
         if new:
             topics = ", ".join(sorted({owned.subscription for owned in new}))
-            what = "heartbeats are not recorded: the ordered subscriptions of %s stop when the lease ends"
-            log.warning(what, topics)
+            log.warning(
+                "heartbeats are not recorded: the ordered subscriptions of %s stop when the lease ends",
+                topics,
+            )
 
     def add(self, owned: OwnedQueue) -> None:
         self.queues[owned.queue] = owned

@@ -245,7 +245,7 @@ class Accumulator:
             raise Closed("the producer was closed while a send waited for room")
 
     def _recount(self) -> None:
-        """Count again what is buffered: an exception raised into a thread may have cut a change in two."""
+        """Count again what is buffered: an interrupted thread may have left a change half done."""
         self._messages = sum(len(batch.futures) for batch in self._batches())
         self._bytes = sum(batch.size_bytes for batch in self._batches())
 
@@ -266,7 +266,8 @@ class Accumulator:
                 now = time.monotonic()
                 buffer, ready_at = self._first_ready((only,) if only else self._buffers.values())
                 if buffer is not None and ready_at <= now:
-                    # In this order: a thread that is interrupted between two of them finds what it holds.
+                    # In this order: a thread that is interrupted between two of them finds what it
+                    # holds.
                     buffer.taken_by = threading.get_ident()
                     batch = buffer.current = buffer.batches[0]
                     buffer.batches.popleft()
@@ -303,8 +304,9 @@ class Accumulator:
     def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError) -> None:
         """Let go of a batch that this thread took, because an exception was raised into the thread.
 
-        Messages of others are sent by others. The caller's `own` ones end with `error`, unless they travel
-        with those of others in a batch that may be stored: that is repeated whole, under its batch_id.
+        Messages of others are sent by others. The caller's `own` ones end with `error`, unless they
+        travel with those of others in a batch that may be stored: that is repeated whole, under its
+        batch_id.
         """
         with self.lock:
             self._recount()

@@ -48,7 +48,8 @@ class Delivery:
     def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
         """Try once in a thread of the producer; then the batch has ended or is back in its buffer.
 
-        Returns the batch whose callbacks are due. A bug ends the batch: its error is raised by the futures.
+        Returns the batch whose callbacks are due. A bug ends the batch: its error is raised by the
+        futures.
         """
         try:
             return self.attempt(buffer, batch)
@@ -64,8 +65,8 @@ class Delivery:
     def attempt(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
         """Try once, as `step`, in a thread of the application.
 
-        Every exception passes: it may have been raised into the thread, as Celery does for its soft time
-        limit. The caller then has to `abandon` the batch.
+        Every exception passes: it may have been raised into the thread, as Celery does for its soft
+        time limit. The caller then has to `abandon` the batch.
         """
         self._leave_avoided_queue(buffer, batch)
         left_s = batch.expires_at - time.monotonic()
@@ -85,7 +86,7 @@ class Delivery:
         return self._after_answer(buffer, batch, outcomes)
 
     def log_failure(self, error: CatmqError) -> None:
-        """Log at once that no broker answers, and each minute while that lasts: a send may wait for long."""
+        """Log at once, and each minute, that no broker answers: a send may wait for long."""
         if isinstance(error, ConnectFailed | AnswerLost):
             self._failures.failed(with_question(error, self._transport))
 
@@ -97,7 +98,7 @@ class Delivery:
         return DeliveryTimeout(f"it waited in the buffer for all of {limit}{last}")
 
     def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture]) -> None:
-        """Let go of the batch that this thread took from a buffer, if any; see Accumulator.abandon."""
+        """Let go of the batch that this thread took from a buffer; see Accumulator.abandon."""
         batch = buffer.current
         error: CatmqError = SendError("not sent: its thread was interrupted")
         if batch is not None and batch.tries:

@@ -84,7 +84,7 @@ class Batch:
         return future
 
     def mend(self) -> None:
-        """Drop futures without a message: an exception was raised into the thread that added them."""
+        """Drop futures without a message: the thread that added them was interrupted."""
         if len(self.futures) != len(self.messages):
             del self.futures[len(self.messages) :]
 
@@ -119,7 +119,7 @@ class Batch:
         return part
 
     def repeated(self) -> Batch:
-        """Return a batch of the same messages under the same id: its try was cut off, and may be stored."""
+        """Return a batch with the same messages and id: its try was cut off, and may be stored."""
         repeated = self.part([*range(len(self.messages))])
         repeated.batch_id, repeated.tries = self.batch_id, self.tries
         repeated.last_error, repeated.unknown = self.last_error, True

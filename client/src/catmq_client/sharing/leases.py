@@ -51,8 +51,8 @@ class LeaseBook(GroupState):
         super().__init__(options.of_member())
         self.share_options = options
         self.runs: dict[Place, HeldRun] = {}
-        # Rises when a membership ends. Brokers end its leases then, so an answer to a request of an earlier
-        # one extends none, however late it comes.
+        # Rises when a membership ends. Brokers end its leases then, so an answer to a request of an
+        # earlier one extends none, however late it comes.
         self.term = 0
         # The most recent lease, s.
         self.lease_s = 30.0

@@ -131,7 +131,8 @@ class Puller(LongPoll):
             self._in_pull = False
             self._recovers = self._recovers and "recover" not in plan.body
             parting = book.parting or book.closed
-            # What an ended membership leased may be leased to others by now: it is to be renewed first.
+            # What an ended membership leased may be leased to others by now: it is to be renewed
+            # first.
             leased_at = sent_at if plan.term == book.term else -math.inf
             brought = not parting and book.take_over(runs, sent_at=leased_at)
             self._tell_shut(answer.get("queues", ()))

@@ -84,7 +84,7 @@ def read(name: str) -> dict[str, Any]:
     """Return the JSON object of a file. Raises OptionError, and OSError."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        # Takes UTF-8 and UTF-16, each with or without a byte order mark: PowerShell's `>` writes UTF-16.
+        # Takes UTF-8 and UTF-16, with or without a byte order mark: PowerShell's `>` writes UTF-16.
         document = json.loads(data)
     except UnicodeDecodeError as error:
         raise OptionError(

@@ -81,7 +81,7 @@ def read_line(source: Source, number: int) -> bytes:
 
 
 def without_mark(first: bytes) -> bytes:
-    """Return the first line without the byte order mark of UTF-8. Raises BadLine for UTF-16 and UTF-32."""
+    """Return the first line without the mark of UTF-8. Raises BadLine for UTF-16 and UTF-32."""
     if first.startswith(WIDE_MARKS):
         raise BadLine(1, f"the input is UTF-16 or UTF-32: {REWRITE}")
     return first.removeprefix(codecs.BOM_UTF8)

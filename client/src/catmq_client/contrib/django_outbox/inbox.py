@@ -78,8 +78,8 @@ def handled_once(
 
     consumer.run(handle)
 
-    Raises OptionError for a coroutine function, a generator function or a class. A handler that returns a
-    coroutine has failed, and its message is new again.
+    Raises OptionError for a coroutine function, a generator function or a class. A handler that
+    returns a coroutine has failed, and its message is new again.
 
     It is called again if the database rolled the transaction back: for a deadlock, or because a row had
     changed since it was read (MariaDB 11.6 and later, at REPEATABLE READ).
