@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.backends import ModelBackend
+from django.contrib.auth.hashers import make_password
 from django.db import transaction
 
 from metadata.actors import Actor
@@ -26,12 +27,16 @@ def ensure(*, url: str, actor: Actor) -> bool:
     administrator, none is made and no key: False, and the file lacks what it would need.
     """
     known = _read()
-    users = get_user_model().objects
+    administrators = get_user_model().objects.filter(is_superuser=True, is_active=True)
+    # Passwords are hashed before the transaction begins: that takes seconds on a busy machine, and MariaDB
+    # ends a transaction that idles for 5 s.
+    working = _working(known) if administrators.exists() else None
+    password = secrets.token_urlsafe(12)
+    hashed = make_password(password) if working is None else ""
     with transaction.atomic():  # committed when the file is written: nobody has rights that nobody knows
-        if users.filter(is_superuser=True, is_active=True).exists():
-            given = _working(known)
-        else:
-            given = _made(actor=actor)
+        if working is None and administrators.exists():  # another server has just made one
+            working = _working(known)
+        given = _made(password, hashed, actor=actor) if working is None else working
         written = {"CATMQ_URL": url, **given}
         if written != known:
             _write(written)
@@ -68,11 +73,12 @@ def _working(known: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _made(*, actor: Actor) -> dict[str, str]:
-    """A key that may do everything, and the first administrator."""
+def _made(password: str, hashed: str, *, actor: Actor) -> dict[str, str]:
+    """Create the first administrator, whose password has this hash, and a key that may do everything."""
     users = get_user_model().objects
     name = f"admin-{secrets.token_hex(3)}" if users.filter(username="admin").exists() else "admin"
-    password = secrets.token_urlsafe(12)
-    users.create_superuser(username=name, password=password)
+    user = users.create_superuser(username=name, password=None)  # None is not hashed
+    user.password = hashed
+    user.save(update_fields=["password"])
     key = api_keys.create(name=f"server-{secrets.token_hex(4)}", rights=EVERYTHING, actor=actor)[1]
     return {"CATMQ_API_KEY": key, "CATMQ_ADMIN_USER": name, "CATMQ_ADMIN_PASSWORD": password}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth import hashers
 from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.db import connection
 
+from catmq_site import credentials
 from messagestore.topology import subscriptions, topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -97,6 +101,26 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
         run("set_tls", "main", "verify", "--ca", "/nowhere/ca.pem")
     with pytest.raises(CommandError, match="must end with"):
         run("register_node", "other", "mysql://u:p@127.0.0.1:1/d?tls=on&ca=/ca.pem")
+
+
+def test_no_password_is_hashed_in_a_transaction(
+    metadata_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasher = type(hashers.get_hasher())
+    encode, calls = hasher.encode, []
+
+    def encode_outside(self: Any, password: str, salt: str) -> str:
+        assert not connection.in_atomic_block, "on a busy machine the server would end the transaction"
+        calls.append(password)
+        return encode(self, password, salt)
+
+    monkeypatch.setattr(hasher, "encode", encode_outside)
+    monkeypatch.setattr(credentials, "FILE", tmp_path / "credentials.env")
+    assert credentials.ensure(url="http://broker", actor=command("test"))
+    password = credentials.known()["CATMQ_ADMIN_PASSWORD"]
+    credentials.ensure(url="http://other", actor=command("test"))
+    assert credentials.known()["CATMQ_ADMIN_PASSWORD"] == password
+    assert calls == [password, password]  # made, then verified
 
 
 @pytest.mark.one_engine
