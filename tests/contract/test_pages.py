@@ -80,6 +80,7 @@ def known(command: str, admin: Admin) -> str:
     if "RESET" in command:
         resets: list[Any] = list(admin.offset_moves("billing"))
         command = command.replace("RESET", str(resets[0]["reset"]))
+    command = command.replace("set_node node1", f"set_node {next(iter(admin.nodes()))['name']}")
     queue = admin.topic("orders")["queues"][0]["queue"]
     return command.replace("queue orders 7", f"queue orders {queue}")
 
