@@ -26,7 +26,6 @@ from metadata import certificates
 from metadata.rules import mail, tls
 from metadata.rules.membership import addresses
 from metadata.rules.membership.brokers import is_broker_url
-from metadata.rules.signing import signing_key_problem
 
 PREFIX = "CATMQ_"
 # Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
@@ -312,11 +311,15 @@ def _check_networks(config: Config) -> None:
 
 
 def _check_keys(config: Config) -> None:
-    if config.secret_key and (problem := signing_key_problem(config.secret_key)):
-        raise ConfigError(f"CATMQ_SECRET_KEY {problem}")
+    key = config.secret_key
+    if key and (len(key) < 32 or len(set(key)) < 8):
+        raise ConfigError(
+            "CATMQ_SECRET_KEY must be random, with at least 32 characters. Make one: "
+            'python3 -c "import secrets; print(secrets.token_urlsafe())"'
+        )
     try:
-        for key in config.encryption_keys:
-            Fernet(key)
+        for encryption_key in config.encryption_keys:
+            Fernet(encryption_key)
     except ValueError:
         raise ConfigError("CATMQ_ENCRYPTION_KEYS: each must be 32 bytes in URL-safe base64.") from None
 
