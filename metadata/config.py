@@ -25,6 +25,7 @@ from cryptography.fernet import Fernet
 from metadata import certificates
 from metadata.rules import mail, tls
 from metadata.rules.membership import addresses
+from metadata.rules.membership.brokers import is_broker_url
 
 PREFIX = "CATMQ_"
 # Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
@@ -38,8 +39,6 @@ EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresse
 MEANING = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
 DAILY_REPORT = re.compile(r"[a-z_]+(:(direct|spark))?")
 MAY_BE_ZERO = ("hsts_days", "java_requests_per_s")
-MIN_SECRET_CHARS, MIN_SECRET_VARIETY = 32, 8  # length of the signing key, and different characters in it
-MAX_PROXIES = 256  # addresses of one network in trusted_proxies, where Java clients are let in by address
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
@@ -250,7 +249,7 @@ def _check(config: Config) -> None:
     if config.language not in LANGUAGES:
         raise ConfigError(f"CATMQ_LANGUAGE must be one of {', '.join(LANGUAGES)}, not {config.language!r}.")
     _check_database(config)
-    _check_secrets(config)
+    _check_keys(config)
 
 
 def _check_database(config: Config) -> None:
@@ -307,64 +306,33 @@ def _check_networks(config: Config) -> None:
             addresses.networks(getattr(config, name))
         except ValueError as error:
             raise ConfigError(f"{variable_of(name)}: {error}.") from None
-    _check_proxies(config)
+    if config.java_networks and (problem := addresses.width_problem(config.trusted_proxies)):
+        raise ConfigError(f"CATMQ_TRUSTED_PROXIES: {problem}")
 
 
-def _check_proxies(config: Config) -> None:
-    """Raise ConfigError for a wide network of proxies where Java clients are let in by their address.
-
-    Each host in it may name any client in X-Forwarded-For, so also one that is let in without a key.
-    """
-    if not config.java_networks:
-        return
-    for network in addresses.networks(config.trusted_proxies):
-        if network.num_addresses > MAX_PROXIES:
-            raise ConfigError(
-                f"CATMQ_TRUSTED_PROXIES: each of the {network.num_addresses} hosts of {network} could claim "
-                "an address of CATMQ_JAVA_NETWORKS. Name the proxies themselves, or networks of at most "
-                f"{MAX_PROXIES} addresses."
-            )
-
-
-def _check_secrets(config: Config) -> None:
-    """Raise ConfigError for a signing key that can be guessed, or an encryption key that is none."""
+def _check_keys(config: Config) -> None:
     key = config.secret_key
-    if key and (len(key) < MIN_SECRET_CHARS or len(set(key)) < MIN_SECRET_VARIETY):
+    if key and (len(key) < 32 or len(set(key)) < 8):
         raise ConfigError(
-            f"CATMQ_SECRET_KEY must be random, with at least {MIN_SECRET_CHARS} characters. Make one: "
+            "CATMQ_SECRET_KEY must be random, with at least 32 characters. Make one: "
             'python3 -c "import secrets; print(secrets.token_urlsafe())"'
         )
-    for fernet_key in config.encryption_keys:
-        _check_fernet(fernet_key)
-
-
-def _check_fernet(key: str) -> None:
     try:
-        Fernet(key)
+        for encryption_key in config.encryption_keys:
+            Fernet(encryption_key)
     except ValueError:
         raise ConfigError("CATMQ_ENCRYPTION_KEYS: each must be 32 bytes in URL-safe base64.") from None
 
 
 def _check_broker(config: Config) -> None:
     """Raise ConfigError if no client could use the URL, or no path of the API could hold the name."""
-    if not _is_broker_url(config.broker_url):
+    if not is_broker_url(config.broker_url):
         raise ConfigError(f"CATMQ_BROKER_URL must look like http://host:port, not {config.broker_url!r}.")
     if not BROKER_NAME.fullmatch(config.broker_name):
         raise ConfigError(
             "CATMQ_BROKER_NAME must have 1 to 200 characters from A-Z a-z 0-9 . _ : - and begin with a "
             f"letter or digit, not {config.broker_name!r}."
         )
-
-
-def _is_broker_url(url: str) -> bool:
-    """Return True if clients follow it: host, perhaps port and path, nothing else."""
-    if not re.fullmatch(r"https?://[!-~]{1,490}", url) or set(url) & set("@?#\\"):
-        return False
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0 and not parts.netloc.endswith(":")
-    except ValueError:
-        return False
 
 
 def _with_address(config: Config) -> Config:

@@ -10,6 +10,8 @@ from gunicorn.http.wsgi import Response
 
 from brokerapi.http.repeats import Repeat
 
+LARGE_BYTES = 64 << 10  # of a piece of a body that is not copied to leave with the head
+
 
 class Answer(Response):  # type: ignore[misc]
     """An answer whose head leaves in one piece with the beginning of its body.
@@ -57,7 +59,12 @@ class Answer(Response):  # type: ignore[misc]
 
     def _flush(self, data: bytes = b"") -> None:
         head, self.head = self.head, b""
-        if head or data:
+        if len(data) > LARGE_BYTES:
+            # To copy it in order to send one piece less would cost more than the piece.
+            self.whole = b""
+            self.sock.sendall(head)
+            self.sock.sendall(data)
+        elif head or data:
             self.whole = head + data if head and not self.chunked else b""
             self.sock.sendall(head + data)
 

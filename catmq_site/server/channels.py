@@ -16,7 +16,7 @@ from contextlib import suppress
 from gunicorn.http.errors import LimitRequestHeaders
 
 from catmq_site.server.crowds import Crowd
-from catmq_site.server.incoming import MOST_HEAD_BYTES
+from catmq_site.server.incoming import MOST_HEAD_BYTES, RESET
 
 GRACE_S = 10.0  # a thread waits so long for a client that moves nothing
 LEAST_BYTES_S = 16 << 10  # bytes a second that a client must send, or take, beyond it
@@ -83,11 +83,15 @@ class Channel:
         """End the wait of the thread that is here: its place is needed."""
         self._is_cut = True
         with suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def _wait(self, event: int) -> None:
         left_s = GRACE_S + self._moved / LEAST_BYTES_S - self._waited_s
         if self.phase is REST or left_s <= 0 or not self._has_come(event, left_s):
+            if event == select.POLLOUT:  # or the kernel would keep what the client does not take
+                with suppress(OSError):
+                    self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             raise TimeoutError("the client was too slow")
         if self._is_cut:
             raise TimeoutError("too many clients were slow at once")

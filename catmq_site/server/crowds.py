@@ -6,6 +6,7 @@ most, and there the oldest goes.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -80,6 +81,12 @@ class Crowd(Generic[T]):
             for one in found:
                 self._remove(one)
         return found
+
+    def older_than(self, age_s: float) -> list[T]:
+        """Return those that have waited so long, the oldest first. They stay."""
+        until = time.monotonic() + self._limit_s - age_s
+        with self._guard:
+            return list(itertools.takewhile(lambda one: self._until[one] <= until, self._until))
 
     def hurry(self, limit_s: float) -> None:
         """Let nobody wait longer than so from now on."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from http import HTTPStatus
+from typing import Any
 
 from gunicorn.http import errors
 
@@ -25,6 +27,7 @@ CODE = {
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: Code.TOO_LARGE,
     HTTPStatus.NOT_IMPLEMENTED: Code.NOT_IMPLEMENTED,
 }
+SAID_EVERY_S = 10.0  # between two lines of the log about clients that were sent away
 MOST_CHARS = 200  # of what is said, in the answer and in the log
 
 
@@ -66,3 +69,26 @@ def _whole(status: HTTPStatus, detail: str) -> bytes:
         f"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+class SentAway:
+    """Counts connections that the worker ended, by cause, and logs them now and then."""
+
+    def __init__(self, log: Any, request_s: float) -> None:
+        self._log, self._request_s = log, request_s
+        self._counts = {"late": 0, "crowded": 0, "unread": 0}
+        self._logged_at = float("-inf")  # time.monotonic()
+
+    def note(self, cause: str, address: str) -> None:
+        """Count a connection of an address."""
+        self._counts[cause] += 1
+        now = time.monotonic()
+        if now - self._logged_at >= SAID_EVERY_S:
+            self._logged_at = now
+            self._log.warning(
+                "Connections ended in the last %d s or more, the last of %s: %d whose request did not arrive "
+                "within %d s, %d because too many waited, %d whose client did not take its answers",
+                SAID_EVERY_S, address, self._counts["late"], self._request_s, self._counts["crowded"],
+                self._counts["unread"],
+            )  # fmt: skip
+            self._counts = dict.fromkeys(self._counts, 0)

@@ -3,10 +3,11 @@
 The loop collects requests without blocking (catmq_site/server/incoming.py) and gives a thread only
 those that are whole, so a client that sends slowly, or nothing, costs a file and a kilobyte, and no thread.
 Bodies above SMALL_BODY_BYTES are the exception: the thread reads them, under limits
-(catmq_site/server/channels.py), and so it is with answers that a client does not take. A connection that ends
-is closed by the loop when the client has closed it, too. Where too many wait, the oldest of the address with
-most of them goes (catmq_site/server/crowds.py). Requests that are repeated while nothing changes take no
-thread either (catmq_site/server/repeats.py).
+(catmq_site/server/channels.py), and so it is with answers that a client does not take. What the kernel has
+taken of an answer, and the client has not, is memory as well: such connections are few, and must move. A
+connection that ends is closed by the loop when the client has closed it, too. Where too many wait, the oldest
+of the address with most of them goes (catmq_site/server/crowds.py). Requests that are repeated while nothing
+changes take no thread either (catmq_site/server/repeats.py).
 """
 
 from __future__ import annotations
@@ -31,18 +32,16 @@ from catmq_site.server import answers, master, refusals
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, REST, Channel
 from catmq_site.server.crowds import Crowd
-from catmq_site.server.incoming import READ_BYTES, Connection
+from catmq_site.server.incoming import Connection, Unread
 from catmq_site.server.repeats import MOST_BYTES, Held, Repeats
 
 REQUEST_S = 5.0  # from the first byte of a request until a thread can begin
 CLOSE_S = 2.0  # for a client to close a connection that has ended
 NOTIFY_S = 0.5
 TURN_S = 1.0  # the longest pause of the loop
-SAID_EVERY_S = 10.0  # between two lines of the log about clients that were sent away
 MOST_UNFINISHED = 1024  # requests of a worker that have begun to arrive, at most
 MOST_UNFINISHED_OF_ONE = 256  # of one address
 SLOW_SHARE = 8  # of so many threads one may wait for a slow client; half of these for those of one address
-MOST_DRAINED = 8 << 20  # bytes that a client may send after its last answer, until it hears of the end
 SPARE_FILES = 512  # what is no client's connection: databases, logs, listeners
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NOBODY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
@@ -75,12 +74,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         most = {"most": MOST_UNFINISHED, "most_of_one": MOST_UNFINISHED_OF_ONE}
         self.unfinished: Crowd[Connection] = Crowd(limit_s=REQUEST_S, **most)
         self.closing: Crowd[Connection] = Crowd(limit_s=CLOSE_S, **most)
+        self.unread = Unread()
         self.held: Crowd[Connection] = Crowd(limit_s=float("inf"), most=self.capacity)
         self.repeats: Repeats[Connection] = Repeats(self)
         self.connections: dict[int, Connection] = {}  # by file
         self.accepts_at = 0.0  # time.monotonic(); later than now while there is no room for more
-        self.sent_away = {"late": 0, "crowded": 0}
-        self.said_at = float("-inf")
+        self.sent_away = refusals.SentAway(self.log, REQUEST_S)
 
     def init_process(self) -> None:
         self.epoll = select.epoll()
@@ -98,6 +97,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.alive = False
         self.stop_listening()
         self.idle.hurry(CLOSE_S)
+        self.unread.hurry(CLOSE_S)
         until = time.monotonic() + self.cfg.graceful_timeout
         while self.connections and time.monotonic() < until:
             self.notify()
@@ -169,7 +169,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def make_room(self) -> bool:
         """End a connection that is not being served; if there is none, accept nobody for a while."""
-        for crowd in (self.closing, self.unfinished, self.idle, self.held):
+        for crowd in (self.closing, self.unread, self.unfinished, self.idle, self.held):
             oldest = crowd.oldest()
             if oldest is not None:
                 self.send_away(oldest)
@@ -187,19 +187,19 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def hear(self, connection: Connection) -> None:
         """Take what a client has sent; a whole request goes to a thread, unless it is a repeated one."""
         crowd = connection.crowd
-        if crowd is None or connection not in crowd:
-            return  # it was found to be one too many meanwhile
+        if crowd is None or connection not in crowd or connection.has_ended:
+            return  # it was found to be one too many meanwhile, or waits for its client to read only
         if crowd is self.held:  # it has hung up
             crowd.remove(connection)
             self.drop(connection)
             return
         try:
-            whole = self.drain(connection) if crowd is self.closing else connection.hears()
+            whole = connection.drains() if crowd is self.closing else connection.hears()
         except BlockingIOError:
             whole = False
         except OSError:
             if crowd.remove(connection):
-                self.drop(connection)
+                self.finish(connection)
             return
         if not whole:
             self.wait_on(connection, crowd)
@@ -240,41 +240,44 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def wait_on(self, connection: Connection, crowd: Crowd[Connection]) -> None:
         """Let a connection wait for more; with the first byte of a request its time begins."""
-        if crowd is self.idle and connection.incoming and crowd.remove(connection):
+        waits = crowd is self.idle or crowd is self.unread
+        if waits and connection.incoming and crowd.remove(connection):
             self.park(connection, self.unfinished)
         else:
             self.epoll.modify(connection.sock, READABLE)
 
-    def drain(self, connection: Connection) -> bool:
-        """Take what a client sends after its last answer; False. Raises ConnectionError at its end."""
-        got = len(connection.sock.recv(READ_BYTES))
-        connection.drained += got
-        if not got or connection.drained > MOST_DRAINED:
-            raise ConnectionResetError(errno.ECONNRESET, "the connection has ended")
-        return False
-
     def clear_away(self) -> None:
-        for crowd in (self.idle, self.closing):
-            for connection in crowd.overdue():
-                self.drop(connection)
+        for connection in self.idle.overdue():
+            self.drop(connection)
+        for connection in self.closing.overdue():
+            self.finish(connection)
         for connection in self.unfinished.overdue():
             self.send_away(connection, "late", refusals.too_late(REQUEST_S))
+        for connection, is_over in self.unread.due():
+            if is_over:
+                self.send_away(connection, "unread")
+            elif connection.has_ended:
+                self.finish(connection)
+            else:
+                self.park(connection, self.waiting_for(connection))
+
+    def finish(self, connection: Connection) -> None:
+        """Close a connection that has ended. One whose client has yet to read its answers is closed later, or
+        the kernel would keep them, of any number of clients."""
+        if connection.is_unread():
+            connection.has_ended = True
+            self.park(connection, self.unread, select.EPOLLONESHOT)
+        else:
+            self.drop(connection)
 
     def send_away(self, one: Connection, why: str = "crowded", answer: bytes = b"") -> None:
         """End a connection that takes too long, or is one too many; the log gets a line now and then."""
         with suppress(OSError):  # it is told as well as it can be
             one.sock.send(answer)
+        if one.is_unread():
+            one.reset()
         self.drop(one)
-        self.sent_away[why] += 1
-        now = time.monotonic()
-        if now - self.said_at >= SAID_EVERY_S:
-            self.said_at = now
-            self.log.warning(
-                "Connections ended in the last %d s or more, the last of %s: %d whose request did not arrive "
-                "within %d s, %d because too many waited",
-                SAID_EVERY_S, one.address, self.sent_away["late"], REQUEST_S, self.sent_away["crowded"],
-            )  # fmt: skip
-            self.sent_away = dict.fromkeys(self.sent_away, 0)
+        self.sent_away.note(why, one.address)
 
     def drop(self, connection: Connection) -> None:
         self.connections.pop(connection.sock.fileno(), None)  # before another one can have the number
@@ -293,7 +296,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         except BlockingIOError:
             pass
         except OSError:
-            self.drop(connection)
+            self.finish(connection)
             return
         if kept:
             self.give_back(connection)
@@ -309,7 +312,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if connection.incoming.is_whole():
             self.method_queue.defer(self.take_up, connection)
         else:
-            self.park(connection, self.unfinished if connection.incoming else self.idle)
+            self.park(connection, self.unfinished if connection.incoming else self.waiting_for(connection))
+
+    def waiting_for(self, connection: Connection) -> Crowd[Connection]:
+        """Return where a connection without a request waits: for the next one, or for its client to read."""
+        return self.unread if connection.is_unread() else self.idle
 
     def answer(self, connection: Connection) -> bool:
         channel = Channel(connection.sock, connection.address, self.slow)

@@ -13,12 +13,11 @@ from unittest import mock
 
 import pytest
 
-from brokerapi.http import draining, metrics
-from brokerapi.java import endpoint, joining, polling, reading
+from brokerapi.http import draining, longpoll, metrics
+from brokerapi.java import endpoint, holds, joining, polling, reading
 from messagestore.heads.heads import board
 from metadata.brokers import java_callers
 from metadata.config import config
-from metadata.limits.places import Places
 from metadata.models import Heartbeat
 from tests.support.broker import Broker
 from tests.support.java_client import JavaClient, Timing
@@ -79,7 +78,9 @@ def idle(broker: Broker, start: Start) -> tuple[JavaClient, Reader]:
     No thread may wait here, so the full answers before come at once.
     """
     reader = Reader()
-    with mock.patch.object(Places, "take", return_value=False):
+    with ExitStack() as stack:
+        for places in (longpoll._places, holds._short):
+            stack.enter_context(mock.patch.object(places, "take", return_value=False))
         client = start(reader)
         send(broker, *(f"before-{number}" for number in range(20)))
         until(lambda: len(reader.bodies) == 20)

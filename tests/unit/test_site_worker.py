@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from gunicorn.config import Config
 from gunicorn.http.errors import LimitRequestHeaders
 from gunicorn.http.parser import RequestParser
 
-from catmq_site.server import channels, worker
+from catmq_site.server import channels, incoming, worker
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, Channel
 from catmq_site.server.crowds import Crowd
@@ -499,3 +499,73 @@ def test_what_workers_must_not_share_is_chosen_after_the_fork(tmp_path: Path) ->
     rows, files = zip(*(line.split() for line in said.splitlines()), strict=True)
     assert len(set(rows)) > 1, "of 1024 rows two may be the same by chance"
     assert len(set(files)) == 4
+
+
+def large(environ: Any, start_response: Any) -> list[bytes]:
+    """Answers more than the kernel keeps below MOST_UNSENT_BYTES, and less than a thread would wait for."""
+    start_response("200 OK", [("Content-Length", "100000")])
+    return [b"x" * 100_000]
+
+
+def deaf(serving: Serving, request: bytes = WHOLE % 1) -> socket.socket:
+    """Return a client that asks and does not read: its window is shut at once."""
+    client = serving.stack.enter_context(socket.socket())
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.settimeout(LIMIT_S)
+    client.connect(("127.0.0.1", serving.port))
+    client.sendall(request)
+    return client
+
+
+def was_reset(client: socket.socket) -> bool:
+    with suppress(ConnectionResetError):
+        all_of(client)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("request_", [WHOLE % 1, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"])
+def test_answers_that_their_clients_do_not_take_are_dropped_in_time(
+    serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, request_: bytes
+) -> None:
+    monkeypatch.setattr(incoming, "UNREAD_S", 0.2)
+    serving = serve(large, TURN_S=0.05, CLOSE_S=0.05)
+    client = deaf(serving, request_)
+    until(lambda: len(serving.worker.unread) == 1)
+    until(lambda: not serving.worker.connections)
+    assert was_reset(client)
+
+
+def test_of_too_many_that_do_not_read_the_oldest_goes(
+    serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MOST_UNREAD_OF_ONE": 2, "YOUNG_S": 0.0, "LOOK_S": 0.0}.items():
+        monkeypatch.setattr(incoming, name, value)
+    serving = serve(large, TURN_S=0.05)
+    clients = []
+    for count in range(1, 4):
+        clients.append(deaf(serving))
+        until(lambda count=count: len(serving.worker.unread) >= min(count, 2))  # type: ignore[misc]
+    until(lambda: len(serving.worker.connections) == 2)
+    assert was_reset(clients[0])
+    assert len(received(clients[2], b"x")) > 0
+
+
+def test_who_reads_late_gets_all_and_may_ask_again(serve: Callable[..., Serving]) -> None:
+    serving = serve(large, TURN_S=0.05)
+    client = deaf(serving)
+    until(lambda: len(serving.worker.unread) == 1)
+    head, _, body = received_of(client, 100_000)
+    assert b"200 OK" in head and len(body) == 100_000
+    client.sendall(WHOLE % 2)
+    assert len(received_of(client, 100_000)[2]) == 100_000
+
+
+def received_of(client: socket.socket, length: int) -> tuple[bytes, bytes, bytes]:
+    """Head, separator and body of an answer, whose body has so many bytes."""
+    data = b""
+    while len(data.partition(b"\r\n\r\n")[2]) < length:
+        piece = client.recv(65536)
+        assert piece, len(data)
+        data += piece
+    return data.partition(b"\r\n\r\n")

@@ -5,12 +5,31 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
+MAX_PROXIES = 256  # addresses of one network of proxies, where clients are let in by their address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """Return networks such as 10.0.0.0/8; a single address counts as one. Raises ValueError."""
     return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+def width_problem(proxies: Sequence[str]) -> str:
+    """Return what is wrong with a network of proxies that is too wide; '' if none is.
+
+    Each host of such a network may name any client in X-Forwarded-For.
+
+    >>> width_problem(["10.0.0.2", "10.9.0.0/24"]), width_problem(["10.0.0.0/8"])[:40]
+    ('', 'each of the 16777216 hosts of 10.0.0.0/8')
+    """
+    for network in networks(proxies):
+        if network.num_addresses > MAX_PROXIES:
+            return (
+                f"each of the {network.num_addresses} hosts of {network} could claim an address of "
+                "CATMQ_JAVA_NETWORKS. Name the proxies themselves, or networks of at most "
+                f"{MAX_PROXIES} addresses."
+            )
+    return ""
 
 
 def is_address(text: str) -> bool:

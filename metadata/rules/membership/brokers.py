@@ -12,8 +12,10 @@ Two lives with different URLs that want one name are two brokers with one name: 
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 ALIVE_S = 10.0
 
@@ -42,3 +44,14 @@ def claim(*, holder_alive: bool, same_url: bool, held: bool) -> Claim:
     if not same_url:
         return Claim.TAKEN
     return Claim.REPLACED if held else Claim.TAKE
+
+
+def is_broker_url(url: str) -> bool:
+    """Return True if clients follow it: host, perhaps port and path, nothing else."""
+    if not re.fullmatch(r"https?://[!-~]{1,490}", url) or set(url) & set("@?#\\"):
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and not parts.netloc.endswith(":")
+    except ValueError:
+        return False
