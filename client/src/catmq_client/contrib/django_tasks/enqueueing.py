@@ -98,15 +98,16 @@ def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_
     job = job_of(record, task, settings)
     message = message_of(job, due_ms=job.run_after_ms)
     if settings.results == "database":
-        _check_row(record, bytes(message.body), settings)
+        _check_row(record, message, settings)
     return New(record, message)
 
 
-def _check_row(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
+def _check_row(record: TaskRecord, message: NewMessage, settings: TaskSettings) -> None:
     """Raise ValueError for arguments that the database does not keep, before a statement fails of them."""
     connection = transaction.get_connection(alias_of(settings))
     what = f"the arguments of task {record.path}"
-    if connection.vendor == "postgresql" and ESCAPED_NUL.search(body):
+    is_postgresql = connection.vendor == "postgresql"
+    if is_postgresql and isinstance(message.body, bytes) and ESCAPED_NUL.search(message.body):
         raise ValueError(f"{what} have a NUL character, which PostgreSQL does not keep: leave it out")
     if getattr(connection, "mysql_is_mariadb", False) and any(
         is_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
