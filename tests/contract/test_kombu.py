@@ -453,6 +453,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for number in range(4):
     app.send_task("tests.note", countdown=0)
+app.control.ping(timeout=0.5)
 """
 
 

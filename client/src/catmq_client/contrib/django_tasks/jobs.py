@@ -158,7 +158,7 @@ def is_deeper(value: Any, depth: int) -> bool:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "id": lambda value: isinstance(value, str) and bool(re.fullmatch(r"[0-9A-Za-z_-]{1,32}", value)),
+    "id": lambda value: isinstance(value, str) and bool(re.fullmatch(r"[0-9a-z_-]{1,32}", value)),
     "path": _is_text(255),
     "args": lambda value: isinstance(value, list) and not is_deeper(value, MAX_DEPTH),
     "kwargs": lambda value: isinstance(value, dict) and not is_deeper(value, MAX_DEPTH),
