@@ -20,7 +20,7 @@ from rest_framework.request import Request
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from brokerapi.http import auth, errors, formats, metrics, renderers
+from brokerapi.http import auth, errors, formats, metrics, renderers, value_limits
 from brokerapi.http.parsers import ANY, Body, read_query
 from brokerapi.http.repeats import CAME_AT, Repeat
 from brokerapi.shapes.base import ConfirmQuery, ListQuery
@@ -66,7 +66,8 @@ class Call:
         `manages` is ("topic" or "group", its name; "" if the body has it): who may not manage that is told so
         before anything in the body is checked. Raises Forbidden.
         """
-        data = ANY.read(self.request, most_bytes)
+        most_values = max(value_limits.MAX_VALUES, getattr(serializer, "most_parts", 0))
+        data = ANY.read(self.request, most_bytes, most_values)
         if manages is not None:
             what, name = manages
             named = name or (data.get("name") if isinstance(data, dict) else None)
@@ -96,6 +97,10 @@ class Call:
     def consumer(self, text: str) -> ConsumerId:
         """The consumer id of the URL. Raises NotFound or Forbidden."""
         return auth.consumer_of(text, self.actor)
+
+    def check_key(self) -> None:
+        """Raise Unauthenticated if the API key was deleted while the request waited."""
+        auth.check_exists(self.actor)
 
     def has_hung_up(self) -> bool:
         """Return True if the client has closed its connection; False where the server cannot tell."""

@@ -41,6 +41,7 @@ MIDDLEWARE = [
     "portal.auth.middleware.Sessions",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
+    "portal.auth.form_limits.FormLimits",  # before the next one, which reads the form
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -99,13 +100,19 @@ APPEND_SLASH = False
 # The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
 # A body that is typed takes up to six bytes for each of its own.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * config.max_body_bytes + (64 << 10)
+FILE_UPLOAD_HANDLERS = ["portal.auth.form_limits.NoFiles"]
 
 AUTH_PASSWORD_VALIDATORS = [
+    {
+        "NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator",
+        "OPTIONS": {"user_attributes": ("username", "email")},
+    },
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
 SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_HSTS_SECONDS = config.hsts_days * 86_400
 SESSION_COOKIE_AGE = config.session_idle_minutes * 60  # s; each page that somebody opens begins it anew
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = config.broker_url.startswith("https://")
@@ -163,7 +170,10 @@ LOGGING = {
     "formatters": {
         "line": {"()": "catmq_site.logs.OneLine", "format": logs.FORMAT},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"bounded": {"()": "catmq_site.logs.BoundedByCause"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["bounded"]},
+    },
     # A command speaks to its user; servers keep a log.
     "root": {"handlers": ["stderr"], "level": "WARNING" if config.process == "command" else "INFO"},
     "loggers": {"django.request": {"level": "ERROR"}},

@@ -37,6 +37,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
 MEANING = re.compile(r"^    (\w+): [^=]+ = .*?  # (.+)$", re.MULTILINE)
 DAILY_REPORT = re.compile(r"[a-z_]+(:(direct|spark))?")
+MAY_BE_ZERO = ("hsts_days", "java_requests_per_s")
+MIN_SECRET_CHARS, MIN_SECRET_VARIETY = 32, 8  # length of the signing key, and different characters in it
+MAX_PROXIES = 256  # addresses of one network in trusted_proxies, where Java clients are let in by address
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
@@ -70,6 +73,7 @@ class Config:
     allowed_hosts: tuple[str, ...] = ()  # served host names; empty: loopback, or all if bound elsewhere
     session_idle_minutes: int = 60  # idle time after which the portal requires a login, minutes
     session_hours: int = 12  # maximum duration of a login, hours
+    hsts_days: int = 0  # time for which browsers that came by https use nothing else, days; 0: not said
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For is believed
     java_networks: tuple[str, ...] = ()  # networks whose Java clients are let in, without a key; empty: none
     java_key: str = ""  # API key whose rights and quotas Java clients have; empty: send and read everything
@@ -234,8 +238,9 @@ def _check(config: Config) -> None:
     """Raise ConfigError for values that are of the right type and yet impossible."""
     for one in fields(config):
         value = getattr(config, one.name)
-        if type(value) is int and value < 1:
-            raise ConfigError(f"{variable_of(one.name)} must be at least 1, not {value}.")
+        least = 0 if one.name in MAY_BE_ZERO else 1
+        if type(value) is int and value < least:
+            raise ConfigError(f"{variable_of(one.name)} must be at least {least}, not {value}.")
     if config.max_waiters >= config.threads:
         raise ConfigError("CATMQ_MAX_WAITERS must be less than CATMQ_THREADS: other requests need threads.")
     if not config.min_free_percent < config.alarm_free_percent < 100:
@@ -245,8 +250,7 @@ def _check(config: Config) -> None:
     if config.language not in LANGUAGES:
         raise ConfigError(f"CATMQ_LANGUAGE must be one of {', '.join(LANGUAGES)}, not {config.language!r}.")
     _check_database(config)
-    for key in config.encryption_keys:
-        _check_fernet(key)
+    _check_secrets(config)
 
 
 def _check_database(config: Config) -> None:
@@ -303,6 +307,35 @@ def _check_networks(config: Config) -> None:
             addresses.networks(getattr(config, name))
         except ValueError as error:
             raise ConfigError(f"{variable_of(name)}: {error}.") from None
+    _check_proxies(config)
+
+
+def _check_proxies(config: Config) -> None:
+    """Raise ConfigError for a wide network of proxies where Java clients are let in by their address.
+
+    Each host in it may name any client in X-Forwarded-For, so also one that is let in without a key.
+    """
+    if not config.java_networks:
+        return
+    for network in addresses.networks(config.trusted_proxies):
+        if network.num_addresses > MAX_PROXIES:
+            raise ConfigError(
+                f"CATMQ_TRUSTED_PROXIES: each of the {network.num_addresses} hosts of {network} could claim "
+                "an address of CATMQ_JAVA_NETWORKS. Name the proxies themselves, or networks of at most "
+                f"{MAX_PROXIES} addresses."
+            )
+
+
+def _check_secrets(config: Config) -> None:
+    """Raise ConfigError for a signing key that can be guessed, or an encryption key that is none."""
+    key = config.secret_key
+    if key and (len(key) < MIN_SECRET_CHARS or len(set(key)) < MIN_SECRET_VARIETY):
+        raise ConfigError(
+            f"CATMQ_SECRET_KEY must be random, with at least {MIN_SECRET_CHARS} characters. Make one: "
+            'python3 -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    for fernet_key in config.encryption_keys:
+        _check_fernet(fernet_key)
 
 
 def _check_fernet(key: str) -> None:

@@ -7,7 +7,7 @@ from tests.support import environment
 environment.prepare()
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hypothesis import settings
 from tests.support import databases, migrated
 from tests.support import mariadb as servers
 from tests.support.certificates import Authority
+from tests.support.server import log_tails
 from tests.support.spare_nodes import SpareNodes
 
 django.setup()
@@ -31,6 +32,15 @@ def pytest_collection_finish() -> None:
     """Leave out of garbage collections what stays to the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the ends of the servers' logs to the report of a failed test: their directories are removed."""
+    report = yield
+    if report.failed:
+        report.sections += log_tails()
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,332 +1,211 @@
-"""The steps of script/test: each is one command with a time it should take; all run, even after a failure.
+"""Run the steps of script/test and print what they came to.
 
-    python -m tests.gate                 all steps
-    python -m tests.gate NAME…           only these; `--list` names them
-    python -m tests.gate servers         all tests of databases on all versions of servers
-    python -m tests.gate --lanes 1       one step after the other, not four at a time
-
-Steps wait half of their time for what they started, so four run at a time where there are two processors.
-Acceptance tests take longest and judge how long things take, so their two steps begin first, and the others
-run beside them at a lower priority. What a step prints is shown whole when it ends; until then it is in
-.test/NAME.log. Temporary files lie in memory where there is room for them: tests kill processes, never the
-machine, so what was written survives as on a disk, which is slower.
-
-Tests here start servers, stop and kill them, and wait for what others do; on a machine that does something
-else at the same time one may be late. So if a few tests of a step fail, these few run once more. One that
-passes then is *unsteady*: the summary names it, tests/unsteady.txt counts it, and the third run in a row that
-finds it so fails.
-
-Steps that call the product in their own process measure which branches of it they take. The summary says how
-many, and fewer than tests/coverage.txt says fail the gate.
-
-Tests run on the installed MariaDB. Steps of other servers (tests/servers.py) are beside the gate; those are
-downloaded before the first step. A server that cannot be had is named in the summary, with the reason, and
-fails nothing.
-
-The summary says on which Python, system and databases it ran. The last line is `N passed, N failed`: tests,
-and one for each check that is not a test.
+Steps wait half of their time for what they started, so four run at a time on two processors. All run, even
+after a failure; the output of each is shown when it ends, and is in .test/NAME.log until then. What a step
+leaves running is adopted by this process (a "subreaper"), which kills it at the end. The last line is
+`N passed, N failed`: tests, and one for each check that is not a test.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import fcntl
 import os
 import platform
 import re
+import resource
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
-from xml.etree import ElementTree
+from typing import NamedTuple
 
-from tests import branches, servers, unsteady
-from tests.steps import GROUPS, ON_SERVERS, ROOT, STEPS, WORK, Step, everything
+from tests import servers
+from tests.steps import BRANCHES, GROUPS, PYTHON, ROOT, STEPS, WORK, Step
 
-MEMORY = Path("/dev/shm")
-MEMORY_MB = 4096  # what has to be free there before temporary files are put into it
-UNSTEADY = ROOT / "tests" / "unsteady.txt"
-NOTHING_COLLECTED = 5
-BUDGET_S = 780  # of the whole gate on two processors; see docs/decisions/0031-time-of-the-gate.md
-MOST_UNSTEADY = 3  # more failures of one step are no accident
-LIMIT_S = (
-    2400  # a step that takes longer hangs, and is killed; a slow machine, where one took 1,200 s, is none
-)
-ABORT_S = 10  # to end by itself then
+# Tests kill processes, never the machine: their files may lie in memory where there is room. In MB:
+ROOM = {"/dev/shm": 4096, tempfile.gettempdir(): 2048}
 LANES = min(4, 2 * (os.cpu_count() or 1))
-BESIDE = ("nice", "-n", "10")  # what runs beside acceptance tests, which judge how long things take
-AGAIN = ("--last-failed", "--last-failed-no-failures=none")
-MARIADB = ("mariadbd", "--version")
-# With it each of a few thousand processes compiles all of the product that it imports.
-NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-_printing = threading.Lock()
+# A step that hangs is aborted after 40 minutes, so that pytest prints where its threads are, then killed.
+LIMIT = ("timeout", "--signal=ABRT", "--kill-after=10", "2400")
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a step came to."""
+class Outcome(NamedTuple):
+    """How many tests of a step passed and failed, and its line in the summary."""
 
-    step: Step
     passed: int
     failed: int
-    seconds: float
-    used_s: float  # of processors
-    unsteady: tuple[str, ...] = ()
-    steady: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        verdict = "failed" if self.failed else "ok"
-        over = "  over its budget" if self.seconds > self.step.budget_s else ""
-        counts = f"{self.passed} passed, {self.failed} failed" if self.step.report else ""
-        took = f"{self.seconds:6.1f} s of {self.step.budget_s:4} s, {self.used_s:5.0f} s of processors"
-        unsteady = "".join(f"\n    UNSTEADY, passed at the second try: {name}" for name in self.unsteady)
-        return f"{self.step.name:20} {verdict:7} {took}  {counts}{over}{unsteady}"
+    line: str
 
 
-def run(step: Step, *, before: Sequence[str] = ()) -> Outcome:
-    """Runs one step, `before` its command, and shows what it printed; tests that fail run again if few."""
-    say(f"── {step.name} begins" + (f", on {servers.title(step.server)}" if step.server else ""))
-    begun = time.monotonic()
-    passed, failed, used_s = attempt(step, (*before, *step.measuring))
-    names = failures(step)
-    steady = frozenset(cases(step)) - set(names)
-    shaky: tuple[str, ...] = ()
-    if 0 < failed == len(names) <= MOST_UNSTEADY:
-        say(f"── {step.name}: once more {', '.join(names)}")
-        again, still, more_s = attempt(step, (*before, *step.command, *AGAIN))
-        used_s += more_s
-        if again + still == len(names):
-            shaky = tuple(name for name in names if name not in failures(step))
-            passed, failed = passed + again, still
-    outcome = Outcome(step, passed, failed, time.monotonic() - begun, used_s, shaky, steady)
-    say(step.output.read_text(errors="replace") + f"── {outcome}")
-    return outcome
+def run_steps(steps: Sequence[Step], scratch: Path, *, lanes: int, measured: bool) -> list[Outcome]:
+    """Return the outcomes of all steps as they end. Temporary files go below `scratch`."""
+    waiting, outcomes = deque(steps), []
+    running: dict[int, tuple[Step, float]] = {}  # by process id, with the time of the start
+    while waiting or running:
+        while waiting and len(running) < lanes:
+            step = waiting.popleft()
+            print(f"── {step.name} begins", flush=True)
+            running[start(step, scratch / step.name, measured=measured)] = step, time.monotonic()
+        pid, status, usage = os.wait4(-1, 0)
+        if pid not in running:  # an orphan of a step, which only had to be reaped
+            continue
+        step, started = running.pop(pid)
+        shutil.rmtree(scratch / step.name, ignore_errors=True)
+        output = (WORK / f"{step.name}.log").read_text(errors="replace")
+        passed, failed = count_tests(output, os.waitstatus_to_exitcode(status))
+        times = f"{time.monotonic() - started:4.0f} s, CPU {usage.ru_utime + usage.ru_stime:4.0f} s"
+        line = f"{step.name:22} {times} {passed:6} passed, {failed} failed"
+        verdicts = re.findall(r"^(RERUN|FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        unsteady = {test for _, test in verdicts} - {test for word, test in verdicts if word != "RERUN"}
+        lines = [line, *(f"    UNSTEADY, passed at the second try: {test}" for test in sorted(unsteady))]
+        outcomes.append(Outcome(passed, failed, "\n".join(lines)))
+        print(f"{output}── {outcomes[-1].line}", flush=True)
+    return outcomes
 
 
-def say(text: str) -> None:
-    """Prints at once, and whole."""
-    with _printing:
-        print(text, flush=True)
-
-
-def attempt(step: Step, command: tuple[str, ...]) -> tuple[int, int, float]:
-    """(passed, failed, seconds of processors) of one run of a step; its output is appended to the step's."""
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("CATMQ_") and name != NO_BYTECODE
-    }
-    environ |= {
+def start(step: Step, scratch: Path, *, measured: bool) -> int:
+    """Start the command of a step, and return its process id."""
+    lower_priority = () if step.name.startswith("acceptance") else ("nice", "-n", "10")
+    command = step.command
+    if measured and step.measured:
+        command = (PYTHON, "-m", "coverage", "run", "--parallel-mode", *command[1:])
+    # With PYTHONDONTWRITEBYTECODE a few thousand processes would each compile what they import.
+    unwanted = {name for name in os.environ if name.startswith("CATMQ_")} | {"PYTHONDONTWRITEBYTECODE"}
+    own = {
         "CATMQ_DATA_DIR": str(WORK / "var" / step.name),
         "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
-        **step.environ,
+        "TMPDIR": str(scratch),
     }
-    if step.report:
-        command = (*command, f"--junitxml={step.report}")
-    with scratch() as directory, step.output.open("ab") as output:
-        environ["TMPDIR"] = str(directory)
-        outlets = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        with subprocess.Popen(command, cwd=ROOT, env=environ, **outlets) as process:
-            try:
-                code, used_s = ended(process, limit_s=LIMIT_S)
-            except BaseException:
-                process.kill()
-                raise
-        if code is None:
-            output.write(f"killed after {LIMIT_S} s\n".encode())
-    return *counts(step, 1 if code is None else code), used_s
+    scratch.mkdir()
+    with (WORK / f"{step.name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            (*lower_priority, *LIMIT, *command),
+            cwd=ROOT,
+            env={name: os.environ[name] for name in os.environ.keys() - unwanted} | own | step.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,  # Ctrl-C reaches only this process, which then kills all steps
+        )
+    process.returncode = 0  # os.wait4() takes the real one, so Popen must not look for it
+    return process.pid
 
 
-def ended(process: subprocess.Popen[bytes], *, limit_s: float) -> tuple[int | None, float]:
-    """(exit code, seconds of processors that it and its children took); None if it had to be killed.
+def count_tests(output: str, code: int) -> tuple[int, int]:
+    """Return how many tests passed and failed, from pytest's last line; other commands are one check.
 
-    It is aborted first, on which pytest prints where each of its threads is.
+    >>> count_tests("1 failed, 2 passed, 1 error in 0.12s", 1), count_tests("no tests ran in 0.1s", 5)
+    ((2, 2), (0, 1))
     """
-    limit, killed = time.monotonic() + limit_s, False
-    while True:
-        pid, status, used = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return None if killed else process.returncode, used.ru_utime + used.ru_stime
-        if time.monotonic() > limit:
-            process.send_signal(signal.SIGKILL if killed else signal.SIGABRT)
-            limit, killed = limit + ABORT_S, True
-        time.sleep(0.05)
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A directory for temporary files, removed at the end; in memory, where enough of it is free."""
-    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_MB << 20
-    with tempfile.TemporaryDirectory(
-        prefix="catmq-gate-", dir=MEMORY if roomy else None, ignore_cleanup_errors=True
-    ) as directory:
-        yield Path(directory)
-
-
-def cases(step: Step) -> dict[str, bool]:
-    """The tests of the last run of a step, and True for those that failed."""
-    found: dict[str, bool] = {}
-    if step.report is not None and step.report.exists():
-        for case in ElementTree.parse(step.report).iter("testcase"):
-            name = f"{case.get('classname')}::{case.get('name')}"
-            bad = case.find("failure") is not None or case.find("error") is not None
-            found[name] = bad or found.get(name, False)
-    return found
-
-
-def failures(step: Step) -> list[str]:
-    """The tests that failed in the last run of a step."""
-    return sorted(name for name, bad in cases(step).items() if bad)
-
-
-def counts(step: Step, code: int) -> tuple[int, int]:
-    """(passed, failed) of a step that ended with `code`; one that ends badly has at least one failure."""
-    if step.report is None:
+    summaries = re.findall(r"^=* ?((?:\d+ \w+,? )+)in [\d.]+s", output, re.MULTILINE)
+    if not summaries:
         return (0, 1) if code else (1, 0)
-    if code == NOTHING_COLLECTED:
-        return 0, 0
-    if not step.report.exists():
-        return 0, 1
-    suites = list(ElementTree.parse(step.report).iter("testsuite"))
-    total, skipped, failed = (
-        sum(int(suite.get(name, 0)) for suite in suites for name in names)
-        for names in (("tests",), ("skipped",), ("failures", "errors"))
-    )
-    return total - skipped - failed, max(failed, int(code != 0))
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", summaries[-1])}
+    return counts.get("passed", 0), max(counts.get("failed", 0) + counts.get("error", 0), int(code != 0))
 
 
-def run_all(steps: Sequence[Step], *, lanes: int) -> list[Outcome]:
-    """The outcomes of the steps, so many of which run at a time."""
-
-    def one(step: Step) -> Outcome:
-        return run(step, before=BESIDE if lanes > 1 and not step.name.startswith("acceptance") else ())
-
-    with ThreadPoolExecutor(lanes) as pool:
-        return list(pool.map(one, steps))
-
-
-def surroundings(others: Iterable[str]) -> str:
-    """Return what this machine runs the steps on, with versions; `others` are further servers."""
-    system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    debian = Path("/etc/debian_version")  # the point release, which PRETTY_NAME lacks
-    release = f" [{debian.read_text().strip()}]" if debian.exists() else ""
-    parts = [f"Python {platform.python_version()}", system + release, f"SQLite {sqlite3.sqlite_version}"]
-    for name, command in (
-        ("MariaDB", MARIADB),
-        ("Java", ("java", "-version")),
-        ("Chromium", ("chromium", "--version")),
-    ):
-        parts.append(f"{name} {version_of(command)}")
-    return ", ".join([*parts, *others])
+def kill_descendants() -> None:
+    """Kill everything that this process started: children of a killed child become its own."""
+    while True:
+        for children in Path("/proc/self/task").glob("*/children"):
+            for pid in children.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
 
 
-def machine_s() -> float:
-    """Seconds of processors that were used since the machine started.
-
-    Database servers and Spark's Java are no children of a step when they end: only these figures have them.
-    """
-    user, nice, system, _idle, _waiting, *interrupts = (
-        Path("/proc/stat").read_text().split("\n")[0].split()[1:8]
-    )
-    ticks = sum(map(int, (user, nice, system, *interrupts)))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def version_of(command: tuple[str, ...]) -> str:
-    """The first version that a program tells of itself, "missing" without one."""
+def lock_checkout() -> None:
+    """Lock .test until this process ends, and empty it."""
+    WORK.mkdir(exist_ok=True)
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return "missing"
-    found = re.search(r"\d+\.\d+[\w.+-]*", told.stdout + told.stderr)
-    return found[0] if found else "unknown"
+        fcntl.flock(os.open(WORK, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"script/test: another run uses {WORK}. Wait until it ends, or take another clone.")
+    for entry in WORK.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def place_for_scratch() -> str:
+    """Return a directory with room for temporary files."""
+    for place, needed_mb in ROOM.items():
+        free_mb = shutil.disk_usage(place).free >> 20
+        if free_mb >= needed_mb:
+            return place
+    sys.exit(
+        f"script/test: {place} has {free_mb} MB free, tests need {needed_mb} MB for temporary files. "
+        "Make room there, or set TMPDIR to a directory that has it."
+    )
+
+
+def gate(steps: Sequence[Step], *, lanes: int, measured: bool) -> int:
+    """Run the steps and print the summary. Return how many tests and checks failed."""
+    started = time.monotonic()
+    packages, missing = servers.download(step.server for step in steps if step.server)
+    print(*missing.values(), sep="\n", flush=True)
+    here = [step for step in steps if step.server not in missing]
+    with tempfile.TemporaryDirectory(
+        prefix="catmq-gate-", dir=place_for_scratch(), ignore_cleanup_errors=True
+    ) as scratch:
+        try:
+            outcomes = run_steps(here, Path(scratch), lanes=lanes, measured=measured)
+            if measured:
+                outcomes += run_steps([BRANCHES], Path(scratch), lanes=1, measured=False)
+        finally:
+            kill_descendants()
+    mariadbd = subprocess.run(["mariadbd", "--version"], capture_output=True, text=True, check=True)
+    packages[servers.INSTALLED] = f"MariaDB {mariadbd.stdout.partition('Ver ')[2].partition('-')[0]}"
+    print("", *(outcome.line for outcome in outcomes), "", *missing.values(), sep="\n")
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    versions = (f"Python {platform.python_version()}", system, f"SQLite {sqlite3.sqlite_version}")
+    print("on", ", ".join((*versions, *packages.values())))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{time.monotonic() - started:.0f} s, CPU {used.ru_utime + used.ru_stime:.0f} s")
+    failed = sum(outcome.failed for outcome in outcomes)
+    print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
+    return failed
 
 
 def main() -> int:
-    """Runs the chosen steps; 0 if nothing failed."""
-    parser = argparse.ArgumentParser(prog="script/test", description="Runs checks and tests: all, or some.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a step or a group; default: gate")
-    parser.add_argument("--list", action="store_true", help="name the steps and end")
-    parser.add_argument("--lanes", type=int, default=LANES, help=f"steps that run at a time (here: {LANES})")
-    chosen = parser.parse_args()
-    plan = {name: (step,) for name, step in {step.name: step for step in everything()}.items()} | GROUPS
-    unknown = sorted(set(chosen.names) - plan.keys())
-    if unknown:
-        parser.error(f"no step {', '.join(unknown)}; there are: {' '.join(plan)}")
-    if chosen.list:
-        print(*plan, sep="\n")
+    """Run the chosen steps. Return 0 if nothing failed."""
+    parser = argparse.ArgumentParser(prog="script/test", description="Run checks and tests.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="steps and groups (default: everyday)")
+    parser.add_argument("--list", action="store_true", help="print the groups with their steps")
+    parser.add_argument("--lanes", type=int, default=LANES, help="steps at a time (default: %(default)s)")
+    options = parser.parse_args()
+    if options.list:
+        print(*(f"{name}: {' '.join(step.name for step in GROUPS[name])}" for name in GROUPS), sep="\n")
         return 0
-    wanted = {step.name for name in chosen.names or ["gate"] for step in plan[name]}
-    return gate([step for step in everything() if step.name in wanted], lanes=max(1, chosen.lanes))
+    names = options.names or ["everyday"]
+    if unknown := sorted(set(names) - GROUPS.keys() - STEPS.keys()):
+        parser.error(f"no step or group {', '.join(unknown)}; script/test --list prints them")
+    # A dict, since a step that is in two groups runs once.
+    steps = {step.name: step for name in names for step in GROUPS.get(name) or (STEPS[name],)}
+    try:
+        lock_checkout()
+        return min(1, gate([*steps.values()], lanes=max(1, options.lanes), measured="all" in names))
+    except KeyboardInterrupt:
+        print("script/test: interrupted; the rest was not tested, and everything it started is stopped.")
+        return 130
 
 
-def gate(steps: Sequence[Step], *, lanes: int) -> int:
-    """Runs the steps and prints the summary; 0 if nothing failed."""
-    shutil.rmtree(WORK, ignore_errors=True)
-    WORK.mkdir()
-    begun, before_s = time.monotonic(), machine_s()
-    there, missing = servers.prepare(step.server for step in steps if step.server)
-    print(*missing.values(), sep="\n")
-    outcomes = run_all([step for step in steps if step.server not in missing], lanes=lanes)
-    print("", *outcomes, "", sep="\n")
-    print(*missing.values(), sep="\n")
-    print(f"on {surroundings(there.values())}")
-    note_servers(outcomes, there)
-    used = getrusage(RUSAGE_CHILDREN)
-    took_s, machine = time.monotonic() - begun, machine_s() - before_s
-    own = f"{used.ru_utime + used.ru_stime:.0f} s of processors"
-    print(f"{took_s:.0f} s, {own}, {machine:.0f} s by the whole machine")
-    if [step.name for step in steps] == [step.name for step in STEPS]:
-        print(budget(took_s, machine, processors=os.cpu_count() or 1))
-    failed = sum(outcome.failed for outcome in outcomes) + conclusions(outcomes)
-    print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
-    return 1 if failed else 0
-
-
-def budget(took_s: float, machine: float, *, processors: int) -> str:
-    """Return how long the whole gate took of its time, and the least that so many processors need for it.
-
-    >>> budget(1566.2, 2924, processors=2)
-    'the gate took 1566 s of 780 s; 2 processors need 1462 s at least'
-    """
-    least = f"{processors} processors need {machine / processors:.0f} s at least"
-    return f"the gate took {took_s:.0f} s of {BUDGET_S} s; {least}"
-
-
-def note_servers(outcomes: Sequence[Outcome], there: Mapping[str, str]) -> None:
-    """Keep what whole suites came to on each server."""
-    suites = {step.name: suite for (suite, _), step in ON_SERVERS.items()}
-    names = {version: servers.short(whole) for version, whole in there.items()}
-    names[servers.INSTALLED] = servers.short(f"MariaDB {version_of(MARIADB)}")
-    told = [one for one in outcomes if one.step.name in suites and one.passed + one.failed]
-    if told:
-        servers.record({(names[one.step.server], suites[one.step.name]): not one.failed for one in told})
-
-
-def conclusions(outcomes: Sequence[Outcome]) -> int:
-    """Prints what only all steps together show; how many failures that is."""
-    shaky = [name for outcome in outcomes for name in outcome.unsteady]
-    steady = {name for outcome in outcomes for name in outcome.steady}
-    too_often = unsteady.count(shaky, steady, UNSTEADY)
-    for one in too_often:
-        print(f"unsteady in {one.runs} runs in a row: {one.test} ({one.cause})")
-    reports = [outcome.step.coverage for outcome in outcomes if outcome.step.measured]
-    if len(reports) < sum(step.measured for step in STEPS):
-        return len(too_often)
-    line, few = branches.judge(reports)
-    print(line)
-    return len(too_often) + few
+def run() -> int:
+    """Return the exit code of main(), with this process as the one that adopts orphans and hears signals."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return main()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

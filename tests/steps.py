@@ -1,149 +1,120 @@
-"""Steps of script/test: their commands, the order in which they begin, and groups of them."""
+"""The steps of script/test: what each one runs, and the groups that they form.
+
+`script/test` without a name runs `everyday`. `all` adds what takes long, and repeats nothing: `everyday`
+marks single tests of slow folders, `servers.CORE` names files. Tests that are neutral to the database
+engine are marked `one_engine` and run on SQLite only.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests import branches, servers
+from tests import servers
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / ".test"  # reports, output and the checks' own data directory
+WORK = ROOT / ".test"  # reports, logs, and the data directory of checks
 BIN = Path(sys.executable).parent
-QUIET = {"NO_MKDOCS_2_WARNING": "1"}
-ACCEPTANCE = "tests/acceptance"
+PYTHON = str(BIN / "python")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command; `budget_s` is what it should take, printed beside what it took."""
+    """One command. `measured`: in `all`, the branches of the product that its own process takes count.
+
+    `server` is the version of a database server to download for it.
+    """
 
     name: str
     command: tuple[str, ...]
-    budget_s: int
     environ: Mapping[str, str] = field(default_factory=dict)
     measured: bool = False
-
-    @property
-    def report(self) -> Path | None:
-        """Where pytest writes its counts, None for other commands."""
-        return WORK / f"{self.name}.xml" if "pytest" in self.command else None
-
-    @property
-    def server(self) -> str:
-        """The version of the database server that it chooses, "" if it takes the installed one or none."""
-        return self.environ.get("CATMQ_TEST_SERVER", "")
-
-    @property
-    def coverage(self) -> Path:
-        """Where the branches that it took are written."""
-        return WORK / f"{self.name}.branches.json"
-
-    @property
-    def measuring(self) -> tuple[str, ...]:
-        """Its command, which also measures branches if it is to."""
-        return branches.measuring(self.command, self.coverage) if self.measured else self.command
-
-    @property
-    def output(self) -> Path:
-        """Where everything it prints is kept."""
-        return WORK / f"{self.name}.log"
+    server: str = ""
 
 
-def tests(name: str, *paths: str, budget_s: int, measured: bool = False, **environ: str) -> Step:
-    """A pytest run; what failed in it is remembered apart from other steps."""
-    cache = f"cache_dir={WORK / name}.cache"
-    command = (str(BIN / "python"), "-m", "pytest", "-o", cache, *paths)
-    return Step(name, command, budget_s, environ, measured)
+def tests(name: str, *arguments: str, measured: bool = False, **environ: str) -> Step:
+    """Return a pytest run. A test that fails is tried once more, and 20 failures are enough to see."""
+    options = ("-o", f"cache_dir={WORK / name}.cache", "--reruns", "1", "-rfER", "--maxfail", "20")
+    return Step(name, (PYTHON, "-m", "pytest", *options, *arguments), environ, measured)
 
 
-def manage(name: str, *arguments: str, budget_s: int = 10) -> Step:
-    """A management command."""
-    return Step(name, (str(BIN / "python"), "manage.py", *arguments), budget_s)
+def on_server(name: str, version: str) -> Step:
+    """Return a suite of tests on a server of a version."""
+    _, paths, options, engine = servers.SUITES[name]
+    environ = {"CATMQ_TEST_ENGINE": engine, "CATMQ_TEST_SERVER": version}
+    step = tests(f"{name}-{version or 'installed'}", *paths, *options, **environ)
+    return replace(step, server=version)
 
 
-def on_server(name: str, suite: servers.Suite, version: str) -> Step:
-    """A suite on a server of a version."""
-    environ = {"CATMQ_TEST_ENGINE": suite.engine, "CATMQ_TEST_SERVER": version}
-    return tests(f"{name}-{version or 'installed'}", *suite.paths, budget_s=suite.budget_s, **environ)
+def ignoring(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return pytest's options that leave these paths out."""
+    return tuple(f"--ignore={path}" for path in paths)
 
 
-# Acceptance tests mostly wait: two steps of about the same length, by what they run on.
+def ruff(name: str, *arguments: str) -> Step:
+    """Return a run of ruff on the files that git tracks: what else lies in a checkout is not ours."""
+    patterns = ("*.py", "*.pyi", "script/bare", "script/mariadb", "script/mysql")
+    git = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    tracked = [file for file in git.stdout.split("\0") if file and (ROOT / file).exists()]
+    return Step(name, (str(BIN / "ruff"), *arguments, "--force-exclude", *(tracked or ["."])))
+
+
+java_tests = sorted((ROOT / "tests/contract").glob("test_java_*.py"))
+OF_OTHER_CLIENTS = (*map(str, java_tests), "tests/contract/test_kombu.py")
 # In the order of the folder: mixed_releases upgrades all nodes, and later tests leave dead ones.
-TWO_BROKERS = tuple(
-    f"{ACCEPTANCE}/test_{name}.py"
-    for name in ("brokers", "mixed_releases", "outages", "portal_outages", "trials", "two_brokers")
+ON_TWO_BROKERS = servers.files(
+    "acceptance", "brokers", "mixed_releases", "outages", "portal_outages", "trials", "two_brokers"
 )
-ONE_BROKER = (ACCEPTANCE, *(f"--ignore={path}" for path in TWO_BROKERS))
-TIMED = (
-    tests("acceptance-two-brokers", *TWO_BROKERS, budget_s=450),
-    tests("acceptance-one-broker", *ONE_BROKER, budget_s=450),
+EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
+    tests("integration-sqlite", "tests/integration", measured=True, CATMQ_TEST_ENGINE="sqlite"),
+    tests("contract", "tests/contract", *ignoring(OF_OTHER_CLIENTS), measured=True),
+    on_server("core", servers.INSTALLED),
+    tests("unit", "tests/unit", "metadata/rules", measured=True),
+    Step("mypy", (str(BIN / "mypy"),)),
+    tests("main-job", "tests/acceptance/test_main_job.py", "-m", "everyday"),
+    tests("spark-read", "tests/spark", "-m", "everyday"),
+    tests("browser-pages", "tests/browser", "-m", "everyday"),
+    tests("architecture", "tests/architecture"),
+    Step("imports", (str(BIN / "lint-imports"),)),
+    Step(
+        "schema", (PYTHON, "manage.py", "spectacular", "--validate", "--fail-on-warn", "--file", "/dev/null")
+    ),
+    Step("migrations", (PYTHON, "manage.py", "makemigrations", "--check", "--dry-run")),
+    ruff("ruff", "check"),
+    ruff("format", "format", "--check"),
 )
-# Clients of others mostly wait, too.
-OTHERS = tuple(
-    f"tests/contract/test_{name}.py"
-    for name in (
-        *("java_replay", "java_mixed_groups", "java_bad_input", "java_clients", "java_groups"),
-        *("java_starts", "kombu"),
-    )
+ACCEPTANCE = (
+    tests("acceptance-two-brokers", *ON_TWO_BROKERS),
+    tests("acceptance-one-broker", "tests/acceptance", *ignoring(ON_TWO_BROKERS), "-m", "not everyday"),
 )
-CONTRACT = ("tests/contract", *(f"--ignore={path}" for path in OTHERS))
-# In the gate the portal's and the admin's pages are rendered on MariaDB here, and on SQLite by the tests that
-# use a browser or a server; with the other servers each of their tests runs on SQLite, too.
-SITE = "tests/integration/site"
-BELOW_SITE = ("tests/integration", f"--ignore={SITE}")
-SITE_ON_SQLITE = tests("site-sqlite", SITE, budget_s=120, CATMQ_TEST_ENGINE="sqlite")
-# In the order in which they begin: the longest first, and short ones last, so that no lane is left alone.
-STEPS = (
-    *TIMED,
-    tests("integration-mysql", "tests/integration", budget_s=300, measured=True, CATMQ_TEST_ENGINE="mysql"),
-    tests("integration-sqlite", *BELOW_SITE, budget_s=200, measured=True, CATMQ_TEST_ENGINE="sqlite"),
-    tests("contract-others", *OTHERS, budget_s=240, measured=True),
-    tests("spark", "tests/spark", "spark_tasks", budget_s=240),
-    tests("contract", *CONTRACT, budget_s=180, measured=True),
-    tests("browser", "tests/browser", budget_s=120),
-    tests("unit", "tests/unit", "metadata/rules", budget_s=90, measured=True),
-    Step("mypy", (str(BIN / "mypy"),), 120),
-    tests("architecture", "tests/architecture", budget_s=60),
-    Step("docs", (str(BIN / "mkdocs"), "build", "--site-dir", str(WORK / "docs")), 15, QUIET),
-    Step("imports", (str(BIN / "lint-imports"),), 10),
-    manage("schema", "spectacular", "--validate", "--fail-on-warn", "--file", "/dev/null"),
-    manage("migrations", "makemigrations", "--check", "--dry-run"),
-    Step("ruff", (str(BIN / "ruff"), "check"), 5),
-    Step("format", (str(BIN / "ruff"), "format", "--check"), 5),
+ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engine")
+REST = (
+    *ACCEPTANCE,
+    tests("integration-mysql", *ON_MARIADB, measured=True, CATMQ_TEST_ENGINE="mysql"),
+    tests("contract-others", *OF_OTHER_CLIENTS, measured=True),
+    tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
+    tests("browser", "tests/browser", "-m", "not everyday"),
+    Step(
+        "docs", (str(BIN / "mkdocs"), "build", "--site-dir", str(WORK / "docs")), {"NO_MKDOCS_2_WARNING": "1"}
+    ),
 )
-# The tests in which servers differ, on the other servers; the suites that CI runs there have them, too.
-CORE = tuple(on_server("core", servers.CORE, version) for version in servers.IN_CI_ON)
-# Of CI, not of the gate: it downloads 50 MB, and takes 40 s of processors the first time.
-CLIENTS = tests("clients", "tests/clients", budget_s=180)
-ON_SERVERS = {
-    (suite, version): on_server(suite, servers.SUITES[suite], version)
-    for version in (*servers.VERSIONS, servers.INSTALLED)
-    for suite in servers.SUITES
-}
-# Suites of others, which are downloaded: not in the gate.
-FOREIGN = (
-    Step("foreign-tasks", (str(BIN / "python"), "-m", "tests.foreign.tasks"), 60),
-    Step("foreign-native", (str(BIN / "python"), "-m", "tests.foreign.native"), 400),
-    Step("foreign-oldest", (str(BIN / "python"), "-m", "tests.foreign.oldest"), 240),
-    Step("foreign-celery", (str(BIN / "python"), "-m", "tests.foreign.celery"), 900),
-)
+IN_CI = tuple(on_server(suite, version) for version in servers.IN_CI_ON for suite in servers.IN_CI)
+WHOLE_SUITES = tuple(name for name in servers.SUITES if name != "core")  # which have the core in them
 GROUPS = {
-    "gate": STEPS,
-    "acceptance": TIMED,
-    "core": CORE,
-    "foreign": FOREIGN,
-    "servers": (SITE_ON_SQLITE, *ON_SERVERS.values()),
-    "servers-ci": (
-        SITE_ON_SQLITE,
-        CLIENTS,
-        *(ON_SERVERS[suite, one] for one in servers.IN_CI_ON for suite in servers.IN_CI),
+    "everyday": EVERYDAY,
+    "all": (*EVERYDAY, *REST),
+    "acceptance": ACCEPTANCE,
+    "core": tuple(on_server("core", version) for version in servers.IN_CI_ON),
+    "servers": tuple(on_server(suite, version) for version in servers.VERSIONS for suite in WHOLE_SUITES),
+    "servers-ci": (*IN_CI, tests("clients", "tests/clients")),  # clients of generators: 50 MB to download
+    "foreign": tuple(  # suites of other projects, downloaded
+        Step(f"foreign-{name}", (PYTHON, "-m", f"tests.foreign.{name}"))
+        for name in ("tasks", "native", "oldest", "celery")
     ),
 }
-
-
-def everything() -> tuple[Step, ...]:
-    """All steps there are."""
-    return (*STEPS, *CORE, SITE_ON_SQLITE, CLIENTS, *FOREIGN, *ON_SERVERS.values())
+STEPS = {step.name: step for group in GROUPS.values() for step in group}
+# After all measured steps: the lowest share of branches is in pyproject.toml.
+BRANCHES = Step("branches", ("sh", "-c", f"{PYTHON} -m coverage combine -q; {PYTHON} -m coverage report"))

@@ -12,6 +12,7 @@ from metadata.errors import Forbidden, Unauthenticated
 from metadata.users import api_keys
 
 REMEDY = "Send the header `Authorization: Bearer <api key>`."
+UNKNOWN = "Unknown API key: it was deleted, or belongs to another installation."
 
 
 def actor_of(request: HttpRequest) -> Actor:
@@ -22,7 +23,7 @@ def actor_of(request: HttpRequest) -> Actor:
         raise Unauthenticated(f"This needs an API key. {REMEDY}")
     key = snapshot.find_key(api_keys.digest(plaintext.strip()))
     if key is None:
-        raise Unauthenticated("Unknown API key: it was deleted, or belongs to another installation.")
+        raise Unauthenticated(UNKNOWN)
     address = request.META.get("REMOTE_ADDR", "")
     return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
 
@@ -33,3 +34,9 @@ def consumer_of(text: str, actor: Actor) -> ConsumerId:
     if consumer.key_id != actor.key_id:
         raise Forbidden("This consumer registered with another API key: use that one, or register anew.")
     return consumer
+
+
+def check_exists(actor: Actor) -> None:
+    """Raise Unauthenticated if the actor's key was deleted since the request came."""
+    if actor.key_id is not None and actor.key_id not in snapshot.current().keys:
+        raise Unauthenticated(UNKNOWN)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -33,6 +34,7 @@ from metadata.monitoring import group_counts, metrics_history
 log = logging.getLogger(__name__)
 REFRESH_S = 15.0
 FIGURES, LOCK = "figures.json", "figures.lock"
+T = TypeVar("T")
 Totals = dict[int, tuple[int, int]]  # group → messages it pulled, and messages it handled
 
 
@@ -63,6 +65,7 @@ class Board:
         self._told: Told | None = None
         self._read_of: tuple[int, int] | None = None  # which file was read last
         self._totals: Totals = {}
+        self._publishing = Lock()
 
     @cached_property
     def _own(self) -> str:
@@ -96,11 +99,17 @@ class Board:
             self._lock.close()
             self._lock = None
 
-    def publish(self, totals: Totals) -> None:
-        """Tells the other workers what groups pulled and handled through this one."""
-        if totals != self._totals:
-            self._totals = dict(totals)
-            self._write(self._own, msgspec.json.encode(self._totals))
+    def publish(self, count: Callable[[], Totals]) -> None:
+        """Write what groups pulled and handled through this worker to its file, if `count` returns news.
+
+        The worker's loop and each scrape call this, in threads of their own. Under the lock, they share the
+        draft, and older totals never replace newer ones.
+        """
+        with self._publishing:
+            totals = dict(count())
+            if totals != self._totals:
+                self._write(self._own, msgspec.json.encode(totals))
+                self._totals = totals
 
     def told(self) -> Told | None:
         """The last figures; None before there are any."""
@@ -111,7 +120,9 @@ class Board:
             found = path.stat()
             which = found.st_ino, found.st_mtime_ns
             if which != self._read_of:
-                self._told, self._read_of = _FIGURES.decode(path.read_bytes()), which
+                if (told := _decoded(_FIGURES, path)) is not None:
+                    self._told = told
+                self._read_of = which
         return self._told
 
     def totals(self) -> Totals:
@@ -120,7 +131,7 @@ class Board:
             return self._totals
         sums: Totals = {}
         for path in self._directory.glob("totals_*.json"):
-            for group_id, (pulled, handled) in _TOTALS.decode(path.read_bytes()).items():
+            for group_id, (pulled, handled) in (_decoded(_TOTALS, path) or {}).items():
                 before = sums.get(group_id, (0, 0))
                 sums[group_id] = before[0] + pulled, before[1] + handled
         return sums
@@ -146,6 +157,15 @@ class Board:
             os.replace(draft, self._directory / name)
 
 
+def _decoded(decoder: msgspec.json.Decoder[T], path: Path) -> T | None:
+    """Return what a worker wrote to its file. None if the file is damaged or gone: the others still count."""
+    try:
+        return decoder.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("%s is left out of /metrics: %s", path, error)
+        return None
+
+
 def _directory() -> Path | None:
     named = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     return Path(named) if named else None
@@ -158,7 +178,7 @@ def sample() -> None:
     """Tells the other workers what this one counted; a loop of every worker."""
     with suppress(MetadataUnavailable):
         metrics_history.evict_groups(snapshot.current().groups.keys())
-    board.publish(metrics_history.totals())
+    board.publish(metrics_history.totals)
 
 
 class GroupCollector:

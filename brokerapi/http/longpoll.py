@@ -9,14 +9,15 @@ spin here.
 
 Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above the cap
 a pull is answered at once, empty, so that sends and commits always find a thread; the answer says when
-to ask again. So it is if one consumer waits in too many pulls at once.
+to ask again. So it is if one consumer waits in too many pulls at once, or if the pulls of one API key or one
+address have three quarters of the places.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from django.db import close_old_connections
@@ -46,7 +47,24 @@ TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait
 NO_GROUP = 0  # whoever reads a queue without a group hears of no change in one
 PLACES_OF_ONE = 8  # for the pulls of one consumer: it needs one, and a second while it changes brokers
 
-_places = Places(most=config.max_waiters, most_of_one=PLACES_OF_ONE)
+# A quarter is left for others, however much a key or an address asks for.
+_places = Places(
+    most=config.max_waiters, most_of_one=PLACES_OF_ONE, most_shared=max(1, config.max_waiters * 3 // 4)
+)
+# Nobody needs many readers without a group: they have a quarter, and those of one key half of that.
+_browsers = Places(most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8))
+
+
+class Asker(NamedTuple):
+    """Whoever waits, and the wider askers whose places it takes: its API key and its address."""
+
+    who: Hashable
+    shared: tuple[Hashable, ...]
+
+
+def asker(who: Hashable, *, key_id: int | None, address: str) -> Asker:
+    """Return the asker for a wait. A request without a key shares the places of all that have none."""
+    return Asker(who, (("key", key_id or 0), ("address", address)))
 
 
 class Asked(NamedTuple):
@@ -68,13 +86,13 @@ class Pulled(NamedTuple):
     retry_after_ms: int | None = None
 
 
-def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
-    """Messages of the asked queues, waiting up to `wait_ms` for the first.
+def pull_or_wait(*, consumer: ConsumerId, asked: Asked, address: str) -> Pulled:
+    """Messages of the asked queues, waiting up to `wait_ms` for the first. `address` is the client's.
 
     Raises Draining, NodeUnavailable.
     """
     draining.check()
-    with _LongPoll(consumer, asked) as poll:
+    with _LongPoll(consumer, asked, address) as poll:
         while True:
             fresh: list[PulledQueue] = []
             if queues := poll.to_read():
@@ -97,22 +115,13 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked) -> Pulled:
             poll.wait()
 
 
-def take_place(consumer: ConsumerId) -> bool:
-    """Take one of the places where a thread may wait; whether one was free for this consumer."""
-    return take_place_for(consumer.text)
+def take_place(waiter: Asker) -> bool:
+    """Take one of the places where a thread may wait; whether one was free for this asker."""
+    return _places.take(*waiter)
 
 
-def give_back_place(consumer: ConsumerId) -> None:
-    give_back_place_of(consumer.text)
-
-
-def take_place_for(who: str) -> bool:
-    """The same for whoever is known by a text."""
-    return _places.take(who)
-
-
-def give_back_place_of(who: str) -> None:
-    _places.give_back(who)
+def give_back_place(waiter: Asker) -> None:
+    _places.give_back(*waiter)
 
 
 def browse_or_wait(
@@ -123,25 +132,45 @@ def browse_or_wait(
     Answers at once where no place to wait is free. Raises as `browse.by_offset`.
     """
     queue, offset = place
-    until, asker = time.monotonic() + wait_ms / 1000, object()
-    has_place = False
-    try:
+    until = time.monotonic() + wait_ms / 1000
+    with _BrowserPlace(actor) as place_to_wait:
         while True:
             found = browse.by_offset(topic=topic, queue=queue, offset=offset, limit=limit, actor=actor)
             at_end = not found.messages and found.next is None
             if not at_end or draining.hurries() or time.monotonic() >= until:
                 return found
-            has_place = has_place or _places.take(asker)
-            if not has_place:
+            if not place_to_wait.take():
                 return found
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
                 if board.known(queue) <= offset and not draining.hurries():
                     with limiter.aside():
                         waiter.wait(until - time.monotonic())
-    finally:
-        if has_place:
-            _places.give_back(asker)
+
+
+class _BrowserPlace:
+    """The place of a reader without a group, taken when it has to wait and given back at the end."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._key = actor.key_id or actor.name
+        self._asker = asker(object(), key_id=actor.key_id, address=actor.address)
+        self._is_taken = False
+
+    def __enter__(self) -> _BrowserPlace:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._is_taken:
+            _places.give_back(*self._asker)
+            _browsers.give_back(self._key)
+
+    def take(self) -> bool:
+        """Return True if it has a place, or gets one now."""
+        if not self._is_taken and _browsers.take(self._key):
+            self._is_taken = _places.take(*self._asker)
+            if not self._is_taken:
+                _browsers.give_back(self._key)
+        return self._is_taken
 
 
 def _generation(group_id: int, otherwise: int) -> int:
@@ -158,8 +187,9 @@ class _LongPoll:
     once after `scan_limit` of them, so that a group commits how far it is.
     """
 
-    def __init__(self, consumer: ConsumerId, asked: Asked) -> None:
+    def __init__(self, consumer: ConsumerId, asked: Asked, address: str) -> None:
         self._consumer, self._asked = consumer, asked
+        self._asker = asker(consumer.text, key_id=consumer.key_id, address=address)
         self._queues = list(asked.queues)  # from where each is read next
         self._found: dict[int, PulledQueue] = {}
         self._until = float("-inf")  # monotonic
@@ -172,7 +202,7 @@ class _LongPoll:
 
     def __exit__(self, *raised: object) -> None:
         if self._has_place:
-            give_back_place(self._consumer)
+            give_back_place(self._asker)
 
     def to_read(self) -> list[PullQueue]:
         """All queues; later those with news, and those that could not be read from their nodes."""
@@ -209,7 +239,7 @@ class _LongPoll:
     def finds_place(self) -> bool:
         """Return True if its thread may wait."""
         if not self._has_place:
-            self._has_place = take_place(self._consumer)
+            self._has_place = take_place(self._asker)
             self._until = time.monotonic() + self._asked.wait_ms / 1000
         return self._has_place
 

@@ -8,9 +8,11 @@ Groups and topics, of which there may be many, are in group_metrics.py.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -24,6 +26,7 @@ from prometheus_client import (
     generate_latest,
     multiprocess,
 )
+from prometheus_client.core import Metric
 
 from brokerapi.http import group_metrics
 from messagestore.consume.positions import Committed
@@ -44,6 +47,7 @@ from metadata.topics import producers
 # They would be a second line per counter that nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
+log = logging.getLogger(__name__)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})  # others count as "other"
 
 REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
@@ -160,12 +164,48 @@ def sample() -> None:
         NODE_SECONDS.labels(name).set(math.inf if seconds is None else seconds)
 
 
+class WorkerFiles:
+    """Collector of the metrics that worker processes write to their files in `directory`.
+
+    Unlike the collector of prometheus_client, it leaves out a file that cannot be read. prometheus_client
+    creates a file empty and writes its header later. A scrape between these two steps would fail, and all
+    scrapes would fail after a worker was killed between them.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of all workers, added up."""
+        files = [str(path) for path in self._directory.glob("*.db")]
+        try:
+            return _merge_files(files)
+        except Exception:  # noqa: BLE001  struct.error, RuntimeError …: whatever the bytes lead to
+            readable = [file for file in files if _is_readable(file)]
+        # A file that could be read stays readable: its worker only adds to it.
+        return _merge_files(readable)
+
+
+def _merge_files(files: Sequence[str]) -> Iterable[Metric]:
+    return multiprocess.MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _is_readable(file: str) -> bool:
+    """Return False if a worker has not written the header of its file, or the file is damaged."""
+    try:
+        _merge_files([file])
+    except Exception as error:  # noqa: BLE001
+        log.info("%s is left out of /metrics: %r", file, error)
+        return False
+    return True
+
+
 def exposition() -> tuple[bytes, str]:
     """(text, content type) of all processes' values."""
     sample()
     collectors, groups = REGISTRY, CollectorRegistry()
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         collectors = CollectorRegistry()
-        multiprocess.MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
+        collectors.register(WorkerFiles(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])))
     group_metrics.GroupCollector(groups)
     return generate_latest(collectors) + generate_latest(groups), CONTENT_TYPE_LATEST

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from django.http import HttpRequest
 
-from brokerapi.http import formats
+from brokerapi.http import formats, value_limits
 from metadata.config import config
 from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge, Unavailable
 from metadata.limits.concurrency import limiter
@@ -34,24 +34,41 @@ class Body(Generic[T]):
     """Body that an endpoint reads: the struct of its JSON and, if it differs, of its MessagePack.
 
     `usual` is a struct for most of what comes in MessagePack: tried first, and whatever is not like it is
-    read as `msgpack`, which alone says what is wrong.
+    read as `msgpack`, which alone says what is wrong. `most_bytes` is the limit where it is below that of the
+    settings. `check_packed` refuses MessagePack with too many values before they are made; None where
+    `most_bytes` is limit enough.
     """
 
-    def __init__(self, json: type[T], msgpack: type[T] | None = None, usual: type[T] | None = None) -> None:
+    def __init__(
+        self,
+        json: type[T],
+        msgpack: type[T] | None = None,
+        usual: type[T] | None = None,
+        *,
+        most_bytes: int | None = None,
+        check_packed: Callable[[bytes, int], None] | None = value_limits.check_packed,
+    ) -> None:
         self.json = json
+        self._most_bytes, self._check_packed = most_bytes, check_packed
         self._usual = None if usual is None else msgspec.msgpack.Decoder(usual).decode
         self._decode: dict[str, Callable[[bytes], T]] = {
             formats.JSON.name: msgspec.json.Decoder(json).decode,
             formats.MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json).decode,
         }
 
-    def read(self, request: HttpRequest, most: int | None = None) -> T:
-        """The request's body, of at most so many bytes. Raises Malformed, TooLarge, or Invalid naming the
-        field."""
+    def read(
+        self, request: HttpRequest, most: int | None = None, most_values: int = value_limits.MAX_VALUES
+    ) -> T:
+        """The request's body, of at most so many bytes and values. Raises Malformed, TooLarge, or Invalid
+        naming the field."""
         kind = formats.of_request(request)
-        data = read_bytes(request, most)
+        data = read_bytes(request, most or self._most_bytes)
         if not data:
             raise Malformed(f"The request has no body: send {kind.media_type}.")
+        if kind.name == formats.JSON.name:
+            value_limits.check_json(data, most_values)
+        elif self._check_packed is not None:
+            self._check_packed(data, most_values)
         if self._usual is not None and kind.name == formats.MSGPACK.name:
             with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 return self._usual(data)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from brokerapi.endpoint import Call
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest
+from brokerapi.java.endpoint import MOST_GROUPS, MOST_NAMES, Body, JavaEndpoint, JavaRequest
 from messagestore.consume import lag
+from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.db import access
 
 
 class BareRequest(JavaRequest):
@@ -25,7 +29,7 @@ class GetMetaGroup(JavaEndpoint):
 
 class GroupRequest(JavaRequest):
     consumerGroupName: str | None = None
-    topics: list[str] | None = None
+    topics: Annotated[list[str], Meta(max_length=MOST_NAMES)] | None = None
 
 
 class GetTopic(JavaEndpoint):
@@ -34,11 +38,11 @@ class GetTopic(JavaEndpoint):
     body = Body(GroupRequest)
 
     def answer_to(self, call: Call, asked: GroupRequest) -> dict[str, Any]:
-        return {"topics": _topics(asked.consumerGroupName or "")}
+        return {"topics": _topics(asked.consumerGroupName or "", call.actor)}
 
 
 class GroupsRequest(JavaRequest):
-    consumerGroupNames: list[str] | None = None
+    consumerGroupNames: Annotated[list[str], Meta(max_length=MOST_GROUPS)] | None = None
 
 
 class GetGroupTopic(JavaEndpoint):
@@ -48,11 +52,17 @@ class GetGroupTopic(JavaEndpoint):
 
     def answer_to(self, call: Call, asked: GroupsRequest) -> dict[str, Any]:
         names = dict.fromkeys(asked.consumerGroupNames or ())
-        return {"groupTopics": [{"consumerGroupName": one, "topics": _topics(one)} for one in names]}
+        return {
+            "groupTopics": [{"consumerGroupName": one, "topics": _topics(one, call.actor)} for one in names]
+        }
 
 
-def _topics(group: str) -> list[str]:
-    """Names of the topics that a group reads, those of its failed messages left out. Raises NotFound."""
+def _topics(group: str, actor: Actor) -> list[str]:
+    """Names of the topics that a group reads, those of its failed messages left out.
+
+    Raises Forbidden without any right on the group, NotFound.
+    """
+    access.require_seen(actor, group)
     known = snapshot.find_group(group)
     current = snapshot.current()
     topics = (current.topics.get(one.topic_id) for one in current.subscriptions_of(known.id))
@@ -60,7 +70,7 @@ def _topics(group: str) -> list[str]:
 
 
 class QueuesRequest(JavaRequest):
-    topicNames: list[str] | None = None
+    topicNames: Annotated[list[str], Meta(max_length=MOST_NAMES)] | None = None
 
 
 class GetTopicQueueIds(JavaEndpoint):
@@ -69,10 +79,14 @@ class GetTopicQueueIds(JavaEndpoint):
     body = Body(QueuesRequest)
 
     def answer_to(self, call: Call, asked: QueuesRequest) -> dict[str, Any]:
-        return {"topicQueues": {name: _writable(name) for name in dict.fromkeys(asked.topicNames or ())}}
+        names = dict.fromkeys(asked.topicNames or ())
+        return {"topicQueues": {name: _writable(name, call.actor) for name in names}}
 
 
-def _writable(name: str) -> list[int]:
+def _writable(name: str, actor: Actor) -> list[int]:
+    """Ids of the queues of a topic that take messages. Raises Forbidden without any right on it, NotFound."""
+    if not access.sees(actor, name):
+        access.require(actor, "produce", name)
     topic = snapshot.find_topic(name)
     queues = snapshot.current().queues
     return [one for one in topic.queues if one in queues and queues[one].state == "read_write"]
@@ -85,6 +99,6 @@ class GetMessageCount(JavaEndpoint):
 
     def answer_to(self, call: Call, asked: GroupRequest) -> dict[str, Any]:
         group = asked.consumerGroupName or ""
-        topics = asked.topics or _topics(group)
+        topics = asked.topics or _topics(group, call.actor)
         offsets = lag.group_offsets(group=group, actor=call.actor)
         return {"count": sum(one.lag or 0 for one in offsets if one.topic in topics)}

@@ -21,7 +21,7 @@ from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
 
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.http import draining, errors, metrics, renderers
+from brokerapi.http import draining, errors, metrics, renderers, value_limits
 from brokerapi.http.formats import JSON
 from brokerapi.http.parsers import invalid, read_bytes
 from brokerapi.http.repeats import REPEAT
@@ -31,6 +31,7 @@ from metadata.actors import Actor
 from metadata.brokers import java_callers
 from metadata.cache import snapshot
 from metadata.config import config
+from metadata.db import access
 from metadata.errors import Forbidden, Invalid, Malformed, NotFound, RateLimited, Unavailable
 from metadata.rules import rates
 from metadata.rules.membership import addresses
@@ -38,7 +39,10 @@ from metadata.rules.rates import Bucket
 from metadata.users import api_keys
 
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a Java long holds
-MOST_BYTES = 16 << 20  # of a request: these clients send as many messages at once as they are given
+MOST_BYTES = 1 << 20  # of a request
+MOST_BYTES_OF_MESSAGES = 16 << 20  # of one with messages: these clients send as many as they are given
+MOST_GROUPS = 200  # that one request names
+MOST_NAMES = 1_000  # of topics in one request
 SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
@@ -61,12 +65,14 @@ class JavaRequest(Struct, kw_only=True):
 class Body:
     """A request's body as a struct: numbers may be text, and what is null may be absent."""
 
-    def __init__(self, kind: type[JavaRequest]) -> None:
+    def __init__(self, kind: type[JavaRequest], *, most_bytes: int = MOST_BYTES) -> None:
         self._decode = msgspec.json.Decoder(kind, strict=False).decode
+        self._most_bytes = most_bytes
 
     def read(self, request: HttpRequest) -> Any:
         """Raises Malformed, TooLarge, or Invalid naming the field."""
-        data = read_bytes(request, MOST_BYTES)
+        data = read_bytes(request, self._most_bytes)
+        value_limits.check_json(data)
         try:
             return self._decode(data or b"{}")
         except msgspec.ValidationError as error:
@@ -89,6 +95,18 @@ def java_actor(address: str) -> Actor:
             f"CATMQ_JAVA_KEY names the API key {config.java_key}, which does not exist: create it."
         )
     return Actor(kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id)
+
+
+def check_right(call: Call, group_id: int) -> None:
+    """Raise Forbidden unless Java clients of the caller's address may consume in a group now.
+
+    A membership outlasts the right by which it was made, and so does a call that waits. So the key is looked
+    up again. A group that this process does not know was deleted, or made a moment ago.
+    """
+    group = snapshot.current().groups.get(group_id)
+    if group is not None:
+        actor = java_actor(call.request.META.get("REMOTE_ADDR", ""))
+        access.require(actor, "consume", group.name, what="group")
 
 
 def check_rate(address: str) -> None:

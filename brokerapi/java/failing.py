@@ -8,12 +8,21 @@ last (`ids`) needs nothing: its queue is committed like any other.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.http import metrics
 from brokerapi.java import handles, holds
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long
+from brokerapi.java.endpoint import (
+    MOST_BYTES_OF_MESSAGES,
+    Body,
+    JavaEndpoint,
+    JavaRequest,
+    Long,
+    check_right,
+)
 from messagestore.consume import node_owners
 from messagestore.retries import failures
 from messagestore.retries.failures import Failure
@@ -29,8 +38,11 @@ class FailedMessage(JavaRequest):
     id: Long | None = None
 
 
+MOST_FAILED = 1_000  # of one report; a client has fewer messages of a queue in hand
+
+
 class FailMsg(JavaRequest):
-    msgs: list[FailedMessage | None] | None = None
+    msgs: Annotated[list[FailedMessage | None], Meta(max_length=MOST_FAILED)] | None = None
 
 
 class FailRequest(JavaRequest):
@@ -40,25 +52,26 @@ class FailRequest(JavaRequest):
 
 class Failures(JavaEndpoint):
     limited = False
-    body = Body(FailRequest)
+    body = Body(FailRequest, most_bytes=MOST_BYTES_OF_MESSAGES)
 
     def answer_to(self, call: Call, asked: FailRequest) -> dict[str, Any]:
         given = (asked.failMsg.msgs if asked.failMsg is not None else None) or []
         ids = sorted({one.id for one in given if one is not None and one.id is not None and one.id > 0})
         if ids:
-            _report(asked.queueId or 0, ids)
+            _report(call, asked.queueId or 0, ids)
         return {}
 
 
-def _report(queue_id: int, ids: list[int]) -> None:
-    """Store copies of messages. Raises Invalid, Conflict(no_failure_topic), NodeUnavailable."""
+def _report(call: Call, queue_id: int, ids: list[int]) -> None:
+    """Store copies of messages. Raises Invalid, Forbidden, Conflict(no_failure_topic), NodeUnavailable."""
     member_id, queue = handles.parts(queue_id)
     consumer = handles.consumer_of(member_id)
     if consumer is None:
         raise Invalid.field("queueId", "is of a client that has expired or left: register again")
+    check_right(call, consumer.group_id)
     end = time.monotonic() + TRY_S
     while ids := _unstored(consumer, queue, ids):
-        if time.monotonic() > end or not holds.pause(f"failure {queue_id}", PAUSE_S):
+        if time.monotonic() > end or not holds.pause(f"failure {queue_id}", call.actor, PAUSE_S):
             raise NodeUnavailable(f"{len(ids)} failed messages could not be stored for a retry.")
 
 

@@ -6,6 +6,8 @@ that they were told. Since it holds the member, what a former owner asks for is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from metadata.db.consumer_ids import ConsumerId
 from metadata.membership import java_members
 
@@ -51,6 +53,14 @@ def consumer_of(member_id: int) -> ConsumerId | None:
             return None
         note(found)
     return _known.get(member_id)
+
+
+def consumers_of(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
+    """Return the consumer ids of memberships that have not ended, by member. Raises MetadataUnavailable."""
+    wanted = {member for member in member_ids if member > 0}
+    for consumer in java_members.consumers_of([member for member in wanted if member not in _known]):
+        note(consumer)
+    return {member: _known[member] for member in wanted if member in _known}
 
 
 def forget(member_id: int) -> None:

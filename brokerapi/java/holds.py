@@ -14,6 +14,7 @@ from django.db import close_old_connections
 
 from brokerapi.http import draining, longpoll
 from messagestore.heads.heads import board
+from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.limits.concurrency import limiter
@@ -23,32 +24,31 @@ SHORT_S = 1.0
 LOOK_S = 3.5  # between two looks whether a wait is over, as when a client is gone
 EMPTY: Mapping[int, int] = {}
 
-# Where pulls have all places, some of the other threads wait for a moment.
-_short = Places(most=max(1, (config.threads - config.max_waiters) // 4), most_of_one=2)
+# Where pulls have all places, some of the other threads wait for a moment, half of them for one address.
+_SHORT = max(2, (config.threads - config.max_waiters) // 4)
+_short = Places(most=_SHORT, most_of_one=2, most_shared=_SHORT // 2)
 # Strangers have a few of their own, two for an address: they take none from those who are let in.
 _strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), most_of_one=2)
 
 
 @contextmanager
-def place(who: str) -> Iterator[float]:
+def place(who: str, actor: Actor) -> Iterator[float]:
     """Take a place to wait, and give the longest time for it, s: 0 if none is free."""
-    if longpoll.take_place_for(who):
+    asker = longpoll.asker(who, key_id=actor.key_id, address=actor.address)
+    if longpoll.take_place(asker):
         try:
             yield float("inf")
         finally:
-            longpoll.give_back_place_of(who)
-    elif _short.take(who):
-        try:
-            yield SHORT_S
-        finally:
-            _short.give_back(who)
-    else:
-        yield 0.0
+            longpoll.give_back_place(asker)
+        return
+    # By address only: without a key all Java clients would share the half of these places.
+    with _short.place(who, [actor.address]) as is_taken:
+        yield SHORT_S if is_taken else 0.0
 
 
-def pause(who: str, seconds: float) -> bool:
+def pause(who: str, actor: Actor, seconds: float) -> bool:
     """Wait, unless no place is free or the broker stops; return True if it waited."""
-    with place(who) as most_s:
+    with place(who, actor) as most_s:
         if draining.hurries() or not most_s:
             return False
         close_old_connections()

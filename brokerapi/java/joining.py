@@ -6,18 +6,23 @@ import logging
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import handles, holds, polling
 from brokerapi.java.endpoint import (
+    MOST_GROUPS,
+    MOST_NAMES,
     SETTLED_S,
     Body,
     JavaEndpoint,
     JavaRequest,
     Long,
     Unchanged,
+    check_right,
     client_of,
 )
 from messagestore.topology import membership
@@ -25,7 +30,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
-from metadata.errors import CatmqError, Code, Conflict, Gone, Invalid, NotFound
+from metadata.errors import CatmqError, Code, Conflict, Forbidden, Gone, Invalid, NotFound
 from metadata.groups import groups
 from metadata.membership import consumers, java_beats, java_members
 
@@ -34,6 +39,7 @@ log = logging.getLogger(__name__)
 NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 MOST_CHARS = 100
 MOST_BEATING = 20_000
+MOST_CLIENTS = 100  # that one heartbeat names; the clients name one
 
 
 class RegisterRequest(JavaRequest):
@@ -56,7 +62,12 @@ class Register(JavaEndpoint):
 class JoinRequest(JavaRequest):
     consumerId: Long | None = None
     consumerName: str | None = None
-    consumerGroupNames: dict[str, list[str] | None] | None = None
+    consumerGroupNames: (
+        Annotated[
+            dict[str, Annotated[list[str], Meta(max_length=MOST_NAMES)] | None], Meta(max_length=MOST_GROUPS)
+        ]
+        | None
+    ) = None
 
 
 class RegisterConsumerGroup(JavaEndpoint):
@@ -141,7 +152,7 @@ def instance_name(name: str) -> str:
 
 class BeatRequest(JavaRequest):
     consumerId: Long | None = None
-    consumerIds: list[Long] | None = None
+    consumerIds: Annotated[list[Long], Meta(max_length=MOST_CLIENTS)] | None = None
 
 
 class Heartbeat(JavaEndpoint):
@@ -154,7 +165,8 @@ class Heartbeat(JavaEndpoint):
 
     def answer_to(self, call: Call, asked: BeatRequest) -> dict[str, Any]:
         ids = [one for one in (asked.consumerId, *(asked.consumerIds or ())) if one]
-        deleted = max(map(_is_gone, ids), default=False)
+        gone = [_is_gone(call, java_id) for java_id in ids]
+        deleted = any(gone)
         if ids and not deleted:
             call.repeat = _BeatAgain(ids)
         return {"heatbeatTime": 10, "deleted": int(deleted), "bakUrl": ""}
@@ -200,7 +212,10 @@ def _counts(java_id: int) -> bool:
     return True
 
 
-def _is_gone(java_id: int) -> bool:
+def _is_gone(call: Call, java_id: int) -> bool:
+    """Record a heartbeat, and return True if the client is to register anew. Raises Forbidden."""
+    beating = _beating.get(java_id)
+    _check_rights(call, beating.generations if beating is not None else ())
     if _counts(java_id):
         return False
     try:
@@ -208,6 +223,7 @@ def _is_gone(java_id: int) -> bool:
         if not has_joined:
             return not java_members.is_young(java_id)
         seen = {}
+        _check_rights(call, [consumer.group_id for consumer in members])
         for consumer in members:
             answer = consumers.heartbeat(consumer=consumer, generation=0, owned=())
             seen[consumer.group_id] = answer.generation
@@ -215,9 +231,16 @@ def _is_gone(java_id: int) -> bool:
             _note_beating(java_id, members, seen)
     except Gone:
         return True
+    except Forbidden:
+        raise
     except CatmqError as error:
         log.info("The heartbeat of Java client %d was not recorded: %s", java_id, error.detail)
     return False
+
+
+def _check_rights(call: Call, group_ids: Iterable[int]) -> None:
+    for group_id in group_ids:
+        check_right(call, group_id)
 
 
 def _note_beating(java_id: int, members: Iterable[ConsumerId], generations: Mapping[int, int]) -> None:

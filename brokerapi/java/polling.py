@@ -11,14 +11,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from django.http import HttpResponse
+from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
-from brokerapi.java.endpoint import SETTLED_S, Body, JavaEndpoint, JavaRequest, Long, Unchanged, refusal
+from brokerapi.java.endpoint import (
+    MOST_GROUPS,
+    SETTLED_S,
+    Body,
+    JavaEndpoint,
+    JavaRequest,
+    Long,
+    Unchanged,
+    check_right,
+    refusal,
+)
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Forbidden, Gone
 from metadata.groups import groups
@@ -55,7 +66,7 @@ _settled: dict[int, _Settled] = {}  # client → its last full look, if that fou
 
 class PollRequest(JavaRequest):
     consumerId: Long | None = None
-    consumerGroupVersion: dict[str, Long | None] | None = None
+    consumerGroupVersion: Annotated[dict[str, Long | None], Meta(max_length=MOST_GROUPS)] | None = None
 
 
 class Poll(JavaEndpoint):
@@ -69,7 +80,9 @@ class Poll(JavaEndpoint):
         members = _members(java_id, versions) if settled is None else settled.members
         deleted = _deleted_groups(members, versions)
         if not members or len(members) + len(deleted) < len(versions):
-            return _deleted(java_id, members)
+            return _deleted(call, java_id, members)
+        for member in members:
+            check_right(call, member.consumer.group_id)
         ended = _ended(deleted, versions)
         try:
             if _is_check(members, versions):
@@ -84,7 +97,7 @@ class Poll(JavaEndpoint):
                 call.repeat = _again(java_id, versions)
             return _answer(news)
         except Gone:
-            return _deleted(java_id, members)
+            return _deleted(call, java_id, members)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Hold the refusal back: what fails at once is asked again at once. A stranger has fewer places."""
@@ -93,7 +106,7 @@ class Poll(JavaEndpoint):
             holds.pause_stranger(call.request.META.get("REMOTE_ADDR", ""))
             answer.status_code = HTTPStatus.FORBIDDEN
             return answer
-        holds.pause(f"refused {id(call)}", ERROR_HOLD_S)
+        holds.pause(f"refused {id(call)}", call.actor, ERROR_HOLD_S)
         is_known = isinstance(error, CatmqError) and not draining.hurries()
         answer.status_code = HTTPStatus.OK if is_known else answer.status_code
         return answer
@@ -144,13 +157,13 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
     }
 
 
-def _deleted(java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
+def _deleted(call: Call, java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
     """Nobody of that number, or not in all its groups: its next heartbeat tells it to register anew."""
     _recent.pop(java_id, None)
     if members:
         java_beats.note_news(one.consumer.member_id for one in members)
         java_members.join_anew(java_id)
-    holds.pause(f"poll {java_id}", ERROR_HOLD_S)
+    holds.pause(f"poll {java_id}", call.actor, ERROR_HOLD_S)
     return _answer({}, deleted=True)
 
 
@@ -227,7 +240,7 @@ def _news(
     is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
     was_held = call.was_held()  # until something changed, which is told now
     until = time.monotonic() + (0 if was_held else _hold_s(java_id, members))
-    with holds.place(f"poll {java_id}") as most_s:
+    with holds.place(f"poll {java_id}", call.actor) as most_s:
         if is_quiet and not was_held:
             known = holds.generations(one.consumer.group_id for one in members)
             tick_s = min(TICK_S, *(one.session_timeout_ms / 1000 / TICKS for one in members))
@@ -290,7 +303,7 @@ def _news_for_settled(call: Call, settled: _Settled, versions: Mapping[str, int]
     def is_over() -> bool:
         return java_beats.has_news(ids) or call.has_hung_up()
 
-    with holds.place(f"poll {java_id}") as most_s:
+    with holds.place(f"poll {java_id}", call.actor) as most_s:
         until = time.monotonic() + min(_hold_s(java_id, members) - call.waited_s(), most_s)
         holds.wait(settled.generations, until, is_over=is_over)
         has_changed = holds.has_changed(settled.generations) or java_beats.has_news(ids)

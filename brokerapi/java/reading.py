@@ -10,15 +10,16 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from django.http import HttpResponse
+from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.http import longpoll, metrics
 from brokerapi.http.longpoll import Asked
 from brokerapi.java import handles, holds
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged
+from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, Unchanged, check_right
 from messagestore.consume import node_owners, positions
 from messagestore.consume.positions import CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -40,6 +41,8 @@ MOST_MESSAGES = 300  # more would fill their buffer
 GONE_ON = ("cleaned", "lost_tail")  # states that say where to go on
 BASE64 = "catmq-body"  # header of a message whose body is no text
 MOST_KNOWN = 100_000
+MOST_COMMITTED = 5_000  # queues of one commit
+MOST_MEMBERS = 200  # of one commit: a client has one membership for each of its groups
 
 _empty: dict[int, tuple[int, int]] = {}  # id of a queue → (epoch, offset) of the last pull, if it was empty
 _generations: dict[int, tuple[int, float]] = {}  # group → generation, time.monotonic() when it was new here
@@ -69,11 +72,14 @@ class PullData(JavaEndpoint):
         consumer = handles.consumer_of(member_id)
         if consumer is None:
             return {"msgs": []}
+        check_right(call, consumer.group_id)
         hold_ms = max(0, HOLD_MS - round(1000 * call.waited_s()))
         seen = holds.generations([consumer.group_id])
-        pulled = _pulled(consumer, queue, start, min(end - start, MOST_MESSAGES), hold_ms=hold_ms)
+        count = min(end - start, MOST_MESSAGES)
+        pulled = _pulled(consumer, queue, start, count, hold_ms=hold_ms, address=call.actor.address)
         if pulled is None:
             return {"msgs": []}
+        check_right(call, consumer.group_id)  # again: the pull may have waited
         call.repeat = _again(consumer, pulled, start, seen)
         metrics.count_pulled(consumer.group_id, [pulled])
         if pulled.messages:
@@ -124,7 +130,9 @@ def _again(
     return None
 
 
-def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms: int) -> PulledQueue | None:
+def _pulled(
+    consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms: int, address: str
+) -> PulledQueue | None:
     """Pull of a queue, from the committed offset on if that is higher; None if another member owns it.
 
     A client that asks again from where there was nothing has committed nothing beyond it. So the reader row
@@ -136,7 +144,7 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
     name, wait_ms = handles.handle(consumer.member_id, queue), hold_ms
     epoch, empty_at = _empty.get(name, (0, -1))
     if empty_at == start:
-        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, hold_ms)
+        found, _ = _pull(consumer, PullQueue(queue, epoch, start), count, hold_ms, address=address)
         if found.rows or (found.state in longpoll.WAITING_STATES and found.next_offset == start):
             return found
         wait_ms = 0  # it may have waited as long as it may
@@ -149,7 +157,8 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
     may_be_set_back = _has_new_generation(consumer.group_id) and start > committed
     if may_be_set_back:
         wait_ms = min(wait_ms, TELL_HOLD_MS)
-    found, first = _pull(consumer, PullQueue(queue, epoch, max(start, committed)), count, wait_ms)
+    place = PullQueue(queue, epoch, max(start, committed))
+    found, first = _pull(consumer, place, count, wait_ms, address=address)
     if found.state == "ok" and not found.rows:
         if found.next_offset == first == start and not may_be_set_back:
             _note_empty(name, epoch, start)
@@ -159,7 +168,9 @@ def _pulled(consumer: ConsumerId, queue: int, start: int, count: int, *, hold_ms
     return found
 
 
-def _pull(consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int) -> tuple[PulledQueue, int]:
+def _pull(
+    consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int, *, address: str
+) -> tuple[PulledQueue, int]:
     """Pull once; once more, from where there is something, if what was asked for is gone. And from where.
 
     Raises NodeUnavailable for a queue that contradicts itself.
@@ -167,7 +178,7 @@ def _pull(consumer: ConsumerId, asked: PullQueue, count: int, wait_ms: int) -> t
     generation, count = positions.generation(consumer=consumer), min(count, config.max_pull_messages)
     for wait in (wait_ms, 0):
         poll = Asked(generation, [asked], count, config.max_pull_bytes, wait)
-        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=poll).queues
+        (found,) = longpoll.pull_or_wait(consumer=consumer, asked=poll, address=address).queues
         if found.state not in GONE_ON:
             break
         asked = asked._replace(offset=max(found.low or 0, found.next_offset))
@@ -235,7 +246,7 @@ class QueueOffset(JavaRequest):
 
 
 class CommitRequest(JavaRequest):
-    queueOffsets: list[QueueOffset | None] | None = None
+    queueOffsets: Annotated[list[QueueOffset | None], Meta(max_length=MOST_COMMITTED)] | None = None
     flag: Long | None = None
 
 
@@ -250,16 +261,27 @@ class CommitOffsets(JavaEndpoint):
 
     def answer_to(self, call: Call, asked: CommitRequest) -> dict[str, Any]:
         given = [one for one in asked.queueOffsets or () if one is not None]
+        members = _members(call, given)
         released = asked.flag == 1
         new = [one for one in given if (one.offset or 0) > 0 and (released or not _is_known(one))]
         if given and not new and not released:  # it would say the same twice a second
-            call.repeat = _hold(given, was_held=call.was_held())
+            call.repeat = _hold(call, given, members)
         by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
         for member_id, mine in by_member.items():
-            consumer = handles.consumer_of(member_id)
-            if consumer is not None:
-                _commit(consumer, mine, released=released)
+            if member_id in members:
+                _commit(members[member_id], mine, released=released)
         return {}
+
+
+def _members(call: Call, given: Sequence[QueueOffset]) -> dict[int, ConsumerId]:
+    """Return the memberships whose queues a commit names. Raises Invalid, Forbidden."""
+    ids = {handles.parts(one.queueOffsetId or 0)[0] for one in given}
+    if len(ids) > MOST_MEMBERS:
+        raise Invalid.field("queueOffsets", f"names {len(ids)} members; at most {MOST_MEMBERS} are allowed")
+    members = handles.consumers_of(ids)
+    for group_id in {consumer.group_id for consumer in members.values()}:
+        check_right(call, group_id)
+    return members
 
 
 class _CommitAgain(Unchanged):
@@ -276,16 +298,15 @@ class _CommitAgain(Unchanged):
         return all(map(_is_known, self._given))
 
 
-def _hold(given: Sequence[QueueOffset], *, was_held: bool) -> _CommitAgain:
+def _hold(call: Call, given: Sequence[QueueOffset], members: Mapping[int, ConsumerId]) -> _CommitAgain:
     """Wait until the client may have something else to commit: a message came to one of its queues, or its
     group changed, as by the commit with `flag` 1 that a client that stops makes beside this one. Return when
     it gets the same answer again."""
     offsets = {handles.parts(one.queueOffsetId or 0)[1]: one.offset or 0 for one in given}
-    members = {handles.parts(one.queueOffsetId or 0)[0] for one in given}
-    groups = {one.group_id for one in map(handles.consumer_of, members) if one is not None}
+    groups = {consumer.group_id for consumer in members.values()}
     seen, now = holds.generations(groups), time.monotonic()
-    if not was_held:  # until one of these happened
-        with holds.place(f"commit {given[0].queueOffsetId}") as most_s:
+    if not call.was_held():  # until one of these happened
+        with holds.place(f"commit {given[0].queueOffsetId}", call.actor) as most_s:
             holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
             if not holds.has_changed(seen):
                 holds.wait(seen, now + min(COMMIT_HOLD_S, most_s), offsets)

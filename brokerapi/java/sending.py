@@ -7,16 +7,25 @@ only messages that name one of them, or an API key.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.http import HttpResponse
-from msgspec import json
+from msgspec import Meta, json
 
 from brokerapi.endpoint import Call
 from brokerapi.http import draining, metrics
 from brokerapi.java import handles, resends
-from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, Long, client_of, refusal, with_token
+from brokerapi.java.endpoint import (
+    MOST_BYTES_OF_MESSAGES,
+    Body,
+    JavaEndpoint,
+    JavaRequest,
+    Long,
+    client_of,
+    refusal,
+    with_token,
+)
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
 from metadata.actors import Actor
@@ -43,23 +52,27 @@ class NewJavaMessage(JavaRequest):
     partitionInfo: PartitionInfo | None = None
 
 
+MOST_MESSAGES = 10_000  # of one request; they are stored in parts of CATMQ_MAX_MESSAGES
+
+
 class PublishRequest(JavaRequest):
     topicName: str | None = None
     token: str | None = None
-    msgs: list[NewJavaMessage | None] | None = None
+    msgs: Annotated[list[NewJavaMessage | None], Meta(max_length=MOST_MESSAGES)] | None = None
 
 
 class Publish(JavaEndpoint):
-    body = Body(PublishRequest)
+    body = Body(PublishRequest, most_bytes=MOST_BYTES_OF_MESSAGES)
 
     def answer_to(self, call: Call, asked: PublishRequest) -> dict[str, Any]:
         draining.check()
         if not asked.topicName:
             raise Invalid.field("topicName", "is missing")
-        messages = [_message(asked.topicName, one) for one in asked.msgs or () if one is not None]
         actor = with_token(call.actor, asked.token)
+        publish.check_may_send(topic=asked.topicName, actor=actor)
         if actor is call.actor:
             _check_token(asked.topicName, asked.token)
+        messages = [_message(asked.topicName, one) for one in asked.msgs or () if one is not None]
         key = resends.key_of(actor.address, json.encode(asked))
         mine = resends.begin(key, call.has_hung_up)
         failed = True

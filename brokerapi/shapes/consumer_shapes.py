@@ -283,11 +283,13 @@ def _check_once(queues: list[int], field: str) -> None:
         seen.add(queue)
 
 
-REGISTER = Body(RegisterRequest)
-HEARTBEAT = Body(HeartbeatRequest)
-ACQUIRE = Body(AcquireRequest)
-PULL = Body(PullRequest)
-COMMIT = Body(CommitRequest)
+# The lists of these requests have a limit that msgspec checks once they are made, so their bytes have one.
+MOST_BYTES = 1 << 20  # 1,000 queues take a tenth of it
+REGISTER = Body(RegisterRequest, most_bytes=MOST_BYTES)
+HEARTBEAT = Body(HeartbeatRequest, most_bytes=2 * MOST_BYTES, check_packed=None)
+ACQUIRE = Body(AcquireRequest, most_bytes=MOST_BYTES)
+PULL = Body(PullRequest, most_bytes=MOST_BYTES)
+COMMIT = Body(CommitRequest, most_bytes=MOST_BYTES)
 
 
 def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> HeartbeatAnswer:

@@ -147,4 +147,4 @@ class TracesRequest(Request, kw_only=True):
         ]
 
 
-TRACES = Body(TracesRequest)
+TRACES = Body(TracesRequest, most_bytes=256 << 10)

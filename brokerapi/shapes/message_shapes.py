@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType, json
 
-from brokerapi.http import formats
+from brokerapi.http import formats, value_limits
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
 from brokerapi.shapes.fields import body_of
@@ -129,7 +129,9 @@ class UsualSendRequest(Request, kw_only=True):
 
 
 AnySend = SendRequest | PackedSendRequest | UsualSendRequest
-SEND: Body[AnySend] = Body(SendRequest, PackedSendRequest, UsualSendRequest)
+SEND: Body[AnySend] = Body(
+    SendRequest, PackedSendRequest, UsualSendRequest, check_packed=value_limits.check_packed_send
+)
 
 
 def new_messages(asked: AnySend) -> Sequence[NewMessage]:

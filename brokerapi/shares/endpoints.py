@@ -39,7 +39,9 @@ class Share(Endpoint):
             reports=reports,
             wait_ms=asked.wait_ms,
             has_hung_up=call.has_hung_up,
+            address=call.actor.address,
         )
+        call.check_key()
         metrics.count_pulled(member.group_id, answered.shared.runs)
         metrics.count_committed(member.group_id, answered.recorded)
         return call.answer(share_answer(asked, answered, call.kind))

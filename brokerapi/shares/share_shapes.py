@@ -204,9 +204,10 @@ def runs_answer(found: LeasedRuns) -> RunsAnswer:
     return RunsAnswer(runs=runs, away=sorted(found.away))
 
 
-SHARE = Body(ShareRequest)
-RELEASE = Body(ReleaseRequest)
-DONE = Body(DoneRequest)
+MOST_BYTES = 4 << 20  # of all that a member can hold or report at once
+SHARE = Body(ShareRequest, most_bytes=MOST_BYTES)
+RELEASE = Body(ReleaseRequest, most_bytes=64 << 10)
+DONE = Body(DoneRequest, most_bytes=MOST_BYTES)
 
 
 def share_answer(asked: ShareRequest, answered: Answered, kind: formats.Format) -> ShareAnswer:

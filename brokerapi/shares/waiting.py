@@ -42,8 +42,9 @@ def share_or_wait(
     reports: Sequence[Done],
     wait_ms: int,
     has_hung_up: Callable[[], bool],
+    address: str,
 ) -> Answered:
-    """Record reports, then lease runs, waiting up to `wait_ms` for the first.
+    """Record reports, then lease runs, waiting up to `wait_ms` for the first. `address` is the client's.
 
     Raises Draining, Conflict (group_settings_differ), NotFound, NodeUnavailable, OutcomeUnknown.
     """
@@ -51,12 +52,13 @@ def share_or_wait(
     group = share_group(consumer)
     recorded = finishing.record(consumer=consumer, group=group, reports=reports)
     until, has_place = time.monotonic() + wait_ms / 1000, False
+    asker = longpoll.asker(consumer.text, key_id=consumer.key_id, address=address)
     try:
         while not has_hung_up():
             shared = leasing.lease(consumer=consumer, wanted=wanted)
             if shared.runs or draining.hurries() or time.monotonic() >= until:
                 return Answered(leasing.group_of(consumer), shared, recorded)
-            has_place = has_place or longpoll.take_place(consumer)
+            has_place = has_place or longpoll.take_place(asker)
             if not has_place:
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
                 return Answered(group, shared, recorded, retry_ms)
@@ -64,7 +66,7 @@ def share_or_wait(
         return Answered(group, Shared([], {}, {}), recorded)
     finally:
         if has_place:
-            longpoll.give_back_place(consumer)
+            longpoll.give_back_place(asker)
 
 
 def share_group(consumer: ConsumerId) -> GroupInfo:

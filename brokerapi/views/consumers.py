@@ -97,7 +97,8 @@ class Pull(Endpoint):
         """Reads messages from the given offsets. Waits up to `wait_ms` for the first message."""
         member, asked = call.consumer(consumer), call.read(PULL)
         positions.check_owns(member)
-        pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked())
+        pulled = longpoll.pull_or_wait(consumer=member, asked=asked.asked(), address=call.actor.address)
+        call.check_key()
         metrics.count_pulled(member.group_id, pulled.queues)
         return call.answer(consumer_shapes.pull_answer(pulled, call.kind))
 

@@ -28,6 +28,7 @@ class Messages(Endpoint):
     @operation("sendMessages", tag="messages", request=SendRequest, answer=SendAnswer)
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Stores messages, each exactly once per `batch_id`. Answers when they are durable."""
+        publish.check_may_send(topic=topic, actor=call.actor)
         asked = call.read(SEND)
         draining.check()
         messages = message_shapes.new_messages(asked)
@@ -54,6 +55,7 @@ class Messages(Endpoint):
                 wait_ms=asked.wait_ms,
                 actor=call.actor,
             )
+            call.check_key()
         else:
             raise Invalid.field(
                 "queue", "is missing: give queue (and offset), message_id, or search conditions"

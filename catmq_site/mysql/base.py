@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from typing import Any
@@ -13,6 +14,7 @@ from catmq_site.mysql.idle import idle
 from metadata.db.transactions import note_connection
 from metadata.rules import tls
 
+_MODES = {"REQUIRED": "on", "VERIFY_IDENTITY": "verify"}  # as tls.arguments() has them
 MAX_AGE_S = 300  # no connection is kept longer, so that a moved server is found
 
 
@@ -35,10 +37,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._kind = repr((self.isolation_level, sorted(conn_params.items(), key=lambda item: item[0])))
         self._seasoned = (raw := idle.take(self._kind)) is not None
         if raw is None:
-            raw = super().get_new_connection(conn_params)
-            if tls.is_plain("on" if "ssl_mode" in conn_params else "off", raw.server_capabilities):
-                raw.close()
-                raise self.Database.OperationalError(*tls.PlainText().args)
+            mode = _MODES.get(conn_params.get("ssl_mode", ""), "off")
+            try:
+                host = conn_params.get("host", "localhost")
+                tls.check_driver(mode, host, self.Database.get_client_info(), os.environ)
+                raw = super().get_new_connection(conn_params)
+                if tls.is_plain(mode, raw.server_capabilities):
+                    raw.close()
+                    raise tls.PlainText
+            except tls.Refused as refusal:
+                raise self.Database.OperationalError(*refusal.args) from None
             raw.born = time.monotonic()
         return raw
 

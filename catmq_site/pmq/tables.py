@@ -6,12 +6,13 @@ required, others are None where they are missing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from MySQLdb import Error, connect
+from MySQLdb import Error, connect, get_client_info
 from MySQLdb.cursors import DictCursor
 
 from metadata.config import ConfigError, Database, parse_database_url
@@ -59,6 +60,7 @@ def read(url: str) -> Tables:
 def _session(where: Database) -> Iterator[Any]:
     mode = where.encryption.mode or "off"
     try:
+        tls.check_driver(mode, where.host, get_client_info(), os.environ)
         raw = connect(
             host=where.host,
             port=where.port,
@@ -70,7 +72,7 @@ def _session(where: Database) -> Iterator[Any]:
             read_timeout=READ_TIMEOUT_S,
             **tls.arguments(mode, where.encryption.ca),
         )
-    except Error as error:
+    except (Error, tls.Refused) as error:
         raise _told(error, where) from None
     with closing(raw):
         if tls.is_plain(mode, raw.server_capabilities):
@@ -99,7 +101,7 @@ def _rows(cursor: Any, table: str, needed: tuple[str, ...], where: Database) -> 
     return [dict(row) for row in cursor.fetchall()]
 
 
-def _told(error: Error, where: Database) -> Invalid | Unavailable:
+def _told(error: Exception, where: Database) -> Invalid | Unavailable:
     """Return the error without the account, whose password may be in a text of the driver."""
     said = str(error.args[-1]) if error.args else str(error)
     place = f"{where.host}:{where.port}/{where.name}"

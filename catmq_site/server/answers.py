@@ -20,6 +20,7 @@ class Answer(Response):  # type: ignore[misc]
     head = b""
     whole = b""  # the answer as it was sent, if it was sent in one piece
     repeat: Repeat | None = None  # what the view says of the same request
+    is_last = False  # it said that the connection ends
     headers_sent: bool
 
     def send_headers(self) -> None:
@@ -34,7 +35,8 @@ class Answer(Response):  # type: ignore[misc]
             lines: list[str] = super().default_headers()
             return lines
         major, minor = self.req.version
-        kept = "close" if self.should_close() or self._is_unread() else "keep-alive"
+        self.is_last = self.should_close() or self._is_unread()
+        kept = "close" if self.is_last else "keep-alive"
         return [
             f"HTTP/{major}.{minor} {self.status}\r\nDate: {_date(int(time.time()))}\r\nConnection: {kept}\r\n"
         ]

@@ -58,6 +58,7 @@ class Log(glogging.Logger):  # type: ignore[misc]
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(logs.OneLine(logs.FORMAT))
+            handler.addFilter(logs.BoundedByCause())
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
@@ -320,7 +321,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             channel.phase = BODY
             answer = self.handle_request(request, connection, channel)
             channel.phase = REST
-            if answer.should_close() or not parser.finish_body():
+            # The rest of a body that was refused is not read here: its client may send without end.
+            if answer.is_last or answer.should_close() or not parser.finish_body():
                 return False
             more = parser.unreader.take_buffered()
             connection.incoming.add(more)

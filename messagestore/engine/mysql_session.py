@@ -190,6 +190,7 @@ class MySqlSession:
         self.patience_s: float | None = None
         self._statements = 0  # of the string that was sent last
         try:
+            tls.check_driver(encryption.mode, host, MySQLdb.get_client_info(), os.environ)
             self._db = MySQLdb.connect(
                 host=host, port=port, db=database, user=username, passwd=password,
                 charset="utf8mb4", use_unicode=True, autocommit=True, local_infile=0,
@@ -200,7 +201,7 @@ class MySqlSession:
             if tls.is_plain(encryption.mode, self._db.server_capabilities):
                 self._db.close()
                 raise tls.PlainText
-        except (MySQLdb.Error, tls.PlainText) as error:
+        except (MySQLdb.Error, tls.Refused) as error:
             raise unreachable(name, f"{host}:{port}", error) from error
         # A second descriptor: the driver may close its own at any time, and the number may be given again.
         self._socket = socket.socket(fileno=os.dup(self._db.fileno()))

@@ -329,5 +329,7 @@ def note_heads() -> int:
 
 def latencies() -> dict[str, float | None]:
     """{node name: seconds of the last probe, None if it failed}; empty before the first probe."""
-    known = snapshot.current().nodes
-    return {known[node_id].name: seconds for node_id, seconds in _latencies.items() if node_id in known}
+    nodes = snapshot.current().nodes
+    # A copy, because the loop that probes adds and removes nodes meanwhile.
+    latencies = _latencies.copy().items()
+    return {nodes[node_id].name: seconds for node_id, seconds in latencies if node_id in nodes}

@@ -93,16 +93,25 @@ def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None
     return [fate for run in runs for fate in run.fates()]
 
 
+def check_may_send(*, topic: str, actor: Actor) -> TopicInfo:
+    """Return the topic if the actor may send to it. Raises Forbidden, NotFound.
+
+    Callers that read a request ask before they read its messages, which may be many.
+    """
+    access.require(actor, "produce", topic)
+    info = snapshot.find_topic(topic)
+    if info.failure_of is not None:
+        access.require_failed(actor, "produce", topic, snapshot.origin_of(topic))
+    return info
+
+
 def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Run]:
     """Store messages; what became of all of them, in order.
 
     Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
     part's error if nothing could be stored. A read-only topic refuses each part that no earlier try stored.
     """
-    access.require(actor, "produce", topic)
-    info = snapshot.find_topic(topic)
-    if info.failure_of is not None:
-        access.require_failed(actor, "produce", topic, snapshot.origin_of(topic))
+    info = check_may_send(topic=topic, actor=actor)
     validate(messages)
     quotas.admit(topic=info, actor=actor, messages=len(messages), size=lambda: _size(messages))
     batch = _Batch(info, messages, batch_id, actor.name)

@@ -15,9 +15,15 @@ from metadata.cache import snapshot
 from metadata.db import access, consumer_ids
 from metadata.errors import Code, Conflict, Forbidden, NotFound, Unavailable
 from metadata.groups import groups, subscription_rows
+from metadata.limits.bulkhead import bulkhead
+from metadata.limits.places import Places
 from metadata.membership import consumers
 from metadata.membership.casual import is_casual
 
+# Joins of one key, or one address, that a process works on at once. More could take all places where calls
+# wait for metadata (metadata/limits/bulkhead.py), and those of others would be refused.
+JOINS_OF_ONE = 24
+_joins = Places(most=1_000, most_of_one=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
 PATIENCE_S = 1.0
 AGAIN_S = 0.05
 
@@ -48,22 +54,28 @@ def join(
     made gets `settings`: `mode`, `session_timeout_ms` and those of share groups, None: the default; one that
     exists must have them. In a broadcasting group the
     instance gets its places. Raises NotFound, Forbidden, Invalid, Conflict(group_settings_differ),
-    NodeUnavailable, MetadataUnavailable.
+    NodeUnavailable, MetadataUnavailable, also where its key or address has too many joins under way.
     """
     access.require(actor, "consume", group, what="group")
-    consumers.check_instance(group=group, mode=settings.get("mode"), instance_id=instance_id)
-    _require_topics(group, topics, actor)
-    wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
-    casual = is_casual(sdk)
-    created = _make_missing(
-        group, wanted, settings, start=start, instance_id=instance_id, casual=casual, actor=actor
-    )
-    member = partial(consumers.register, group=group, name=name, incarnation=str(incarnation), actor=actor)
-    registered = member(instance_id=instance_id, sdk=sdk, address=address)
-    consumer = consumer_ids.check(registered.consumer_id)
-    if consumer.instance_id:
-        instances.place(consumer=consumer)
-    return Joined(**asdict(registered), created=tuple(created))
+    key = (actor.kind, actor.key_id or actor.name)
+    with _joins.place(key, [("address", actor.address)]) as has_place:
+        if not has_place:
+            raise bulkhead.later()
+        consumers.check_instance(group=group, mode=settings.get("mode"), instance_id=instance_id)
+        _require_topics(group, topics, actor)
+        wanted = {topic: snapshot.find_topic(topic).id for topic in topics}  # before anything is made
+        casual = is_casual(sdk)
+        created = _make_missing(
+            group, wanted, settings, start=start, instance_id=instance_id, casual=casual, actor=actor
+        )
+        member = partial(
+            consumers.register, group=group, name=name, incarnation=str(incarnation), actor=actor
+        )
+        registered = member(instance_id=instance_id, sdk=sdk, address=address)
+        consumer = consumer_ids.check(registered.consumer_id)
+        if consumer.instance_id:
+            instances.place(consumer=consumer)
+        return Joined(**asdict(registered), created=tuple(created))
 
 
 def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:

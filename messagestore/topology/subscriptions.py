@@ -32,7 +32,8 @@ def create(
 ) -> SubscriptionView:
     """Subscribe a group from `earliest` or `latest`, or from a time; ready when this returns.
 
-    `start_at_ms` is since 1970 UTC, `start_ago_ms` back from now. Needs `manage` on the group.
+    `start_at_ms` is since 1970 UTC, `start_ago_ms` back from now. Needs `manage` on the group and
+    `consume` on the topic.
 
     Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was made.
     """

@@ -72,7 +72,7 @@ def plan(
 ) -> SubscriptionView:
     """The rows of a new subscription, in state creating, with a position per queue at its base epoch.
 
-    Settings: rules.settings.DELIVERY. Needs `manage` on the group and `consume` or `manage` on the topic.
+    Settings: rules.settings.DELIVERY. Needs `manage` on the group and `consume` on the topic.
     Raises NotFound, Invalid, Conflict(already_exists), Unavailable(busy) while an earlier one is still being
     made or taken down.
     """
@@ -120,10 +120,12 @@ def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> 
 
 
 def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
-    """Raise Forbidden unless the actor may have a group read a topic, be they there or not."""
+    """Raise Forbidden unless the actor may have a group read a topic, be they there or not.
+
+    `manage` on the topic is not enough: who may change a topic may not read its messages for that.
+    """
     access.require(actor, "manage", group, what="group")
-    if not access.may(actor, "manage", topic):
-        access.require(actor, "consume", topic, what="topic")
+    access.require(actor, "consume", topic, what="topic")
 
 
 def _check_readable(group: ConsumerGroup, topic: Topic) -> None:

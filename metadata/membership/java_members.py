@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -153,6 +153,15 @@ def consumer_of(member_id: int) -> ConsumerId | None:
         rows = _rows().filter(pk=member_id, java_id__isnull=False).values_list("consumer_id", flat=True)
         text = rows.first()
     return None if text is None else check(text)
+
+
+def consumers_of(member_ids: Collection[int]) -> list[ConsumerId]:
+    """Return the consumer ids of the memberships of Java clients among these, with one statement."""
+    if not member_ids:
+        return []
+    with reachable():
+        rows = _rows().filter(pk__in=member_ids, java_id__isnull=False)
+        return [check(text) for text in rows.values_list("consumer_id", flat=True)]
 
 
 def note_poll(java_id: int) -> bool:

@@ -3,12 +3,17 @@
 A mode and a CA file stand in the URL of a database (`?tls=verify&ca=/path`) or in the row of a node.
 mysqlclient is compiled against one of two libraries: with MariaDB's, REQUIRED goes on in plain text when the
 server offers no TLS, and PREFERRED never encrypts. So whoever connects asks `is_plain` afterwards.
+MariaDB's library from 3.4 on verifies less than VERIFY_IDENTITY says. So whoever connects calls
+`check_driver` before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import ssl
+from collections.abc import Container, Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -28,6 +33,14 @@ FAILURES = {
     "tls_wrong_name": (
         "The certificate of the server is not for %(host)s. Use a host name of the certificate, or give the "
         "server a certificate for this name."
+    ),
+    "tls_not_compared": (
+        "The database driver of this machine does not compare the certificate with %(host)s. Use another "
+        "name or address that the certificate has. Or set tls to off, if the server is on this machine."
+    ),
+    "tls_unverified_here": (
+        "The environment variable MARIADB_TLS_DISABLE_PEER_VERIFICATION keeps the database driver from "
+        "verifying certificates. Remove it, or set tls to on."
     ),
     "tls_expired": "The certificate of the server has expired. Renew it, then reload it on the server.",
     "tls_early": "The certificate of the server is not valid yet. Check the clocks of both machines.",
@@ -56,6 +69,9 @@ _SIGNS = (
     ("doesn't support SSL", "tls_not_offered"),
     ("Validation of SSL server certificate failed", "tls_wrong_name"),
     ("Failed to verify the server certificate", "tls_wrong_name"),
+    ("Hostname verification failed", "tls_wrong_name"),
+    ("does not compare host names", "tls_not_compared"),
+    ("TLS_DISABLE_PEER_VERIFICATION", "tls_unverified_here"),
     ("certificate has expired", "tls_expired"),
     ("not yet valid", "tls_early"),
     ("self-signed certificate", "tls_unknown_ca"),
@@ -68,6 +84,10 @@ _SIGNS = (
     ("system lib", "tls_no_ca"),
     ("CA certificate is required", "tls_no_ca"),
 )
+# What MariaDB's library takes for local: these addresses, and a socket file, which it uses for localhost.
+_NOT_COMPARED = ("127.0.0.1", "::1", "localhost")
+_SKIPS = "MARIADB_TLS_DISABLE_PEER_VERIFICATION"  # its value does not matter to MariaDB's library
+_DEBIAN_CAS = "/etc/ssl/certs/ca-certificates.crt"  # for a Python whose OpenSSL looks elsewhere
 _NUMBERS = (2026, 3159)  # TLS failed; the server requires it
 
 
@@ -78,11 +98,41 @@ class Tls(NamedTuple):
     ca: str = ""
 
 
-class PlainText(Exception):
+class Refused(Exception):
+    """A connection would not be as secure as its mode says. Has the arguments of a driver's TLS error."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(2026, reason)
+
+
+class PlainText(Refused):
     """The server does not offer TLS, so nothing was asked of it."""
 
     def __init__(self) -> None:
-        super().__init__(2026, "the server does not offer TLS")
+        super().__init__("the server does not offer TLS")
+
+
+def check_driver(mode: str, host: str, library: str, environ: Container[str]) -> None:
+    """Raise Refused if mysqlclient's library would not verify the certificate although `mode` asks for it.
+
+    `library` is its version, `environ` has the names of the process's environment. MariaDB's library from
+    3.4 on compares no name where it takes the server for local, which is also the near end of a tunnel.
+    Oracle's versions begin at 8.
+
+    >>> check_driver("verify", "::1", "3.4.10", {})
+    Traceback (most recent call last):
+    metadata.rules.tls.Refused: (2026, 'version 3.4.10 of the driver does not compare host names for ::1')
+    >>> check_driver("verify", "db1", "3.4.10", {}), check_driver("verify", "::1", "3.3.14", {})
+    (None, None)
+    """
+    if mode != "verify":
+        return
+    if _SKIPS in environ:
+        raise Refused(f"{_SKIPS} is set")
+    numbers = re.match(r"(\d+)\.(\d+)", library)
+    version = (int(numbers[1]), int(numbers[2])) if numbers else (3, 4)
+    if host in _NOT_COMPARED and (3, 4) <= version < (8, 0):
+        raise Refused(f"version {library} of the driver does not compare host names for {host}")
 
 
 def arguments(mode: str, ca: str) -> dict[str, Any]:
@@ -92,8 +142,19 @@ def arguments(mode: str, ca: str) -> dict[str, Any]:
     {'ssl_mode': 'VERIFY_IDENTITY', 'ssl': {'ca': '/etc/ca.pem'}}
     """
     if mode == "verify":
-        return {"ssl_mode": "VERIFY_IDENTITY", **({"ssl": {"ca": ca}} if ca else {})}
+        return {"ssl_mode": "VERIFY_IDENTITY", "ssl": {"ca": ca} if ca else system_cas()}
     return {"ssl_mode": "REQUIRED"} if mode == "on" else {}
+
+
+def system_cas() -> dict[str, str]:
+    """Return the CAs that the machine trusts, as mysqlclient takes them.
+
+    They are always named. Without any, MariaDB's library from 3.4 on accepts a self-signed certificate if
+    the server proves that it has the password, and compares no host name.
+    """
+    paths = ssl.get_default_verify_paths()
+    file = next((file for file in (paths.cafile, _DEBIAN_CAS) if file and Path(file).exists()), None)
+    return {"ca": file} if file else {"capath": paths.capath or paths.openssl_capath}
 
 
 def is_plain(mode: str, capabilities: int) -> bool:

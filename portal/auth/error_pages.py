@@ -38,6 +38,7 @@ TITLES = {
     404: gettext_lazy("Not found"),
     409: gettext_lazy("Conflict"),
     400: gettext_lazy("Invalid request"),
+    413: gettext_lazy("Too large"),
     503: gettext_lazy("Unavailable right now"),
 }
 
@@ -84,6 +85,11 @@ def _is_known(request: HttpRequest) -> bool:
             request.actor = access.actor_of(request)  # type: ignore[attr-defined]  # read by access.known()
             return True
     return False
+
+
+def too_large(request: HttpRequest, detail: str) -> HttpResponse:
+    """Answer 413 to a form that is too large to be read."""
+    return _page(request, 413, detail)
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:

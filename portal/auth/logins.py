@@ -33,7 +33,8 @@ _turns = threading.BoundedSemaphore(AT_ONCE)
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def turn() -> Iterator[None]:
+    """Wait for the turn to check a password. Raises Unavailable."""
     if not _turns.acquire(timeout=WAIT_S):
         raise Unavailable(_("Too many users are logging in. Try again in a few seconds."))
     try:
@@ -47,7 +48,7 @@ class LoginForm(AuthenticationForm):
 
     def clean(self) -> dict[str, Any]:
         """The user who may log in. Raises ValidationError, Unavailable."""
-        with _turn():
+        with turn():
             return super().clean()
 
 

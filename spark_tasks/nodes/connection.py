@@ -93,6 +93,8 @@ class MySqlNode(Node):
         self._error = MySQLdb.Error
         self._broken = (2002, 2003, 2006, 2013, 2014, 2026, 2055, 1317, 1927, 4031)
         self._name = address.name
+        if problem := tls.driver_problem(address.tls, address.host, MySQLdb.get_client_info()):
+            raise NodeError(f"node {address.name} has tls={address.tls}: {problem}")
         try:
             self._db = MySQLdb.connect(
                 host=address.host, port=address.port, db=address.database, user=address.username,

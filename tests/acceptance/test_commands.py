@@ -68,14 +68,11 @@ def reading(stage: Stage, part: Callable[[int], Path]) -> Reading:
     return made
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_consumer_told_to_stop_commits_what_it_printed_and_leaves(
-    reading: Reading, number: signal.Signals
-) -> None:
+def test_a_consumer_told_to_stop_commits_what_it_printed_and_leaves(reading: Reading) -> None:
     process = reading.consume()
     log = Log(process.out)
     log.wait_for(100)
-    process.end(number)
+    process.end(signal.SIGTERM)
     printed = log.places()
     assert len(printed) < EVENTS, "it was stopped too late to show anything"
     rest = reading.rest(EVENTS - len(printed))

@@ -36,8 +36,8 @@ def copied(copy: Path) -> Iterator[Server]:
         yield made.start()
     finally:
         made.clear_away()
-        for made_by_pages in ("var", "shop"):
-            shutil.rmtree(copy / made_by_pages, ignore_errors=True)
+        for made_by_pages in (copy / "var", copy.parent / "shop"):
+            shutil.rmtree(made_by_pages, ignore_errors=True)
 
 
 class CopiedServer(Server):
@@ -54,7 +54,9 @@ class CopiedServer(Server):
         return clean_environment()
 
 
-def test_the_readme_starts_a_server_and_its_blocks_run(copy: Path, copied: Server) -> None:
+def test_the_blocks_of_the_readme_run_and_then_those_of_the_tutorial_beside_the_demo(
+    copy: Path, copied: Server
+) -> None:
     assert [block.strip() for block in documents.blocks(README) if documents.starts_a_server(block)]
     said = documents.run(copy, documents.script(README, port=copied.port))
     for example in re.findall(r"examples/\w+\.py", README):
@@ -63,6 +65,11 @@ def test_the_readme_starts_a_server_and_its_blocks_run(copy: Path, copied: Serve
     assert said.count("welcome, Ada") == 1, "the handler of the Django project"
     assert README.count("```text\n") == 4
     assert bare().unsaid(README, said) == []
+    assert not (copy / "shop").exists(), "the project would be part of the checkout"
+    demo = "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
+    few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
+    said = documents.run(copy, demo + documents.script(few, port=copied.port))
+    assert "\n500\n" in said, "the tutorial's groups are its own"
 
 
 def bare() -> ModuleType:
@@ -91,16 +98,6 @@ def test_the_blocks_of_the_tutorial_run(copy: Path, copied: Server) -> None:
     assert "_fail, too" not in said, "failure topics are nobody's business here"
 
 
-def test_the_blocks_of_the_tutorial_run_after_those_of_the_readme_and_beside_the_demo(
-    copy: Path, copied: Server
-) -> None:
-    demo = "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo || true' EXIT\n"
-    few = TUTORIAL.replace("seq 1 10000", "seq 1 500")
-    both = documents.script(README, port=copied.port) + documents.script(few, port=copied.port)
-    said = documents.run(copy, demo + both)
-    assert "\n500\n" in said, "the tutorial's groups are its own"
-
-
 def test_the_blocks_of_a_page_are_found_and_given_an_end() -> None:
     page = (
         "```sh\nscript/server\n```\n\n1. then\n\n   ```sh\n   . .venv/bin/activate\n   script/test\n   ```\n"
@@ -123,9 +120,9 @@ def test_the_blocks_of_a_page_are_found_and_given_an_end() -> None:
         "print(1)",
         "END OF BLOCK",
     ]
-    assert documents.python("# shop/a.py, at the end\nA = 1\n").splitlines() == [
-        "cat >> shop/a.py <<'END OF BLOCK'",
-        "# shop/a.py, at the end",
+    assert documents.python("# ../shop/a.py, at the end\nA = 1\n").splitlines() == [
+        "cat >> ../shop/a.py <<'END OF BLOCK'",
+        "# ../shop/a.py, at the end",
         "A = 1",
         "END OF BLOCK",
     ]

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from tests.acceptance.scenarios import restarts, takeover, workers
 from tests.acceptance.scenarios.stage import Stage
-from tests.support.server import Server
 
 
 def test_a_broker_restarted_by_sigterm_and_kill_9_loses_nothing_and_stores_nothing_twice(
-    new_server: Callable[..., Server], on_stage: Callable[[Server], Stage], part: Callable[[int], Path]
+    stage: Stage, part: Callable[[int], Path]
 ) -> None:
-    kinds = (restarts.TERM, restarts.KILL)
-    restarts.run(on_stage(new_server()), source=part(4_000), kinds=kinds)
+    restarts.run(stage, source=part(4_000), kinds=(restarts.TERM, restarts.KILL))
 
 
 def test_a_killed_consumers_queues_go_on_at_the_committed_offset_in_time(stage: Stage, stream: Path) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.scenarios import main_job
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.server import Server
 
 
-def test_two_consumers_share_the_whole_stream_and_get_every_event_in_order(
-    stage: Stage, stream: Path
+@pytest.mark.everyday
+def test_two_groups_get_every_event_although_a_broker_and_a_consumer_are_killed(
+    stage: Stage, part: Callable[[int], Path]
 ) -> None:
-    main_job.run(stage, source=stream, batch=500)
+    main_job.with_kills(stage, source=part(5_000))
 
 
-def test_the_stream_arrives_as_well_when_every_message_is_sent_by_itself(
+def test_a_stream_arrives_as_well_when_every_message_is_sent_by_itself(
     stage: Stage, part: Callable[[int], Path]
 ) -> None:
     main_job.run(stage, source=part(1_000), batch=1)
@@ -28,7 +31,7 @@ def test_two_consumers_that_start_on_a_backlog_leave_nothing_out(
     main_job.backlog(stage, source=part(5_000))
 
 
-def test_the_main_job_works_on_mariadb_with_two_nodes(
+def test_two_consumers_share_the_whole_stream_on_two_nodes_and_get_every_event_in_order(
     mariadb_server: Server, on_stage: Callable[[Server], Stage], stream: Path
 ) -> None:
     stage = on_stage(mariadb_server)
@@ -40,9 +43,3 @@ def test_the_main_job_works_on_mariadb_with_two_nodes(
 def queues_by_node(stage: Stage) -> dict[str, int]:
     """How many queues each node holds; other tests have theirs there, too."""
     return {node["name"]: node["queues"] for node in stage.terminal.admin.nodes()}
-
-
-def test_single_messages_arrive_on_mariadb_with_two_nodes(
-    mariadb_server: Server, on_stage: Callable[[Server], Stage], part: Callable[[int], Path]
-) -> None:
-    main_job.run(on_stage(mariadb_server), source=part(1_000), batch=1)

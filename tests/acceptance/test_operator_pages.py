@@ -71,16 +71,16 @@ def test_drain_a_broker(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_copy_topics_and_groups_to_another_installation(
-    new_server: Callable[..., Server], tmp_path: Path
+    server: Server, new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     export, compare, apply = blocks("copy-definitions.md")
-    one, other = new_server(), new_server()
-    admin = Admin(HttpTransport(one.url, api_key=one.api_key))
+    other = new_server()
+    admin = Admin(HttpTransport(server.url, api_key=server.api_key))
     admin.create_topic("shop.orders", queues=3)
     admin.create_topic("other", queues=1)
     admin.create_group("billing")
     admin.subscribe("billing", "shop.orders")
-    documents.typed(export, directory=tmp_path, environ=account(one))
+    documents.typed(export, directory=tmp_path, environ=account(server))
     assert "create" in documents.typed(compare, directory=tmp_path, environ=account(other))
     there = Admin(HttpTransport(other.url, api_key=other.api_key))
     assert not list(there.topics())
@@ -89,3 +89,7 @@ def test_copy_topics_and_groups_to_another_installation(
         ("shop.orders", 3)
     ]
     assert "same" in documents.typed(compare, directory=tmp_path, environ=account(other))
+    admin.unsubscribe("billing", "shop.orders")
+    admin.delete_group("billing")
+    for topic in ("shop.orders", "other"):  # examples/shop has a topic of this name
+        admin.delete_topic(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from tests.support import commands
 from tests.support.commands import Told, trouble
 from tests.support.environment import ROOT
+from tests.support.tracked import tracked_files
 
-PAGES = sorted(
-    page
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("[!.]*/**/*.md"), *ROOT.glob(".github/**/*.md")]
-    if page.name != "CHANGELOG.md"  # tells commands of former releases
-)
+PAGES = [
+    ROOT / page
+    for page in tracked_files("*.md")
+    if page.name != "CHANGELOG.md"  # has commands of former releases
+]
 SPEAKING = (
     "catmq_site",
     "brokerapi",
@@ -106,3 +108,13 @@ def test_commands_are_found_in_shell_and_in_sentences(tmp_path: Path) -> None:
         "catmq lag x1",
         "manage.py verify",
     ]
+
+
+def test_files_that_git_does_not_track_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("docs/a b.md", "stray.md", "removed.md", "code.py"):
+        (tmp_path / name).touch()
+    for command in (["init", "-q"], ["add", "docs/a b.md", "removed.md", "code.py"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (tmp_path / "removed.md").unlink()
+    assert tracked_files("*.md", root=tmp_path) == [Path("docs/a b.md")]

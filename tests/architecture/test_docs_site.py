@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.steps import QUIET
 from tests.support.environment import ROOT
+from tests.support.tracked import tracked_files
 
 PICTURE = "https://example.com/picture.png"
 FAULTY = f"""# Faulty
@@ -29,15 +29,15 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("docs")
     for folder in ("docs", "script", "portal/static"):
         shutil.copytree(ROOT / folder, directory / folder)
-    for file in (ROOT / "mkdocs.yml", *ROOT.glob("*.md")):
-        shutil.copy(file, directory)
+    for file in tracked_files("mkdocs.yml", ":(glob)*.md"):
+        shutil.copy(ROOT / file, directory)
     return directory
 
 
 def build(copy: Path) -> subprocess.CompletedProcess[str]:
     """Build the site as the gate does."""
     command = [str(Path(sys.executable).parent / "mkdocs"), "build"]
-    environ = {**os.environ, **QUIET}
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=copy, env=environ, capture_output=True, text=True, check=False)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests import gate
+from tests.steps import STEPS
 from tests.support.environment import ROOT
 
 OF_HOOKS = ("--force-exclude", "--quiet")  # which are given files, and speak only of what is wrong
@@ -22,7 +21,7 @@ def hooks() -> dict[str, dict[str, Any]]:
 
 
 def test_the_hooks_are_the_linters_of_the_gate() -> None:
-    steps = {step.name: step.command for step in gate.STEPS}
+    steps = {name: step.command for name, step in STEPS.items()}
     assert tuple(hooks()) == (*LINTERS, "subject")
     for name in LINTERS:
         hook = hooks()[name]
@@ -30,11 +29,3 @@ def test_the_hooks_are_the_linters_of_the_gate() -> None:
         program, *arguments = steps[name]
         told = [word for word in hook["entry"].split() if word not in OF_HOOKS]
         assert told == [f".venv/bin/{Path(program).name}", *arguments][: len(told)]
-
-
-def test_a_longer_subject_than_72_characters_is_refused() -> None:
-    subject = hooks()["subject"]
-    assert (subject["language"], subject["args"]) == ("pygrep", ["--multiline"])
-    refused = re.compile(subject["entry"], re.MULTILINE | re.DOTALL)
-    assert refused.search("s" * 73)
-    assert not refused.search("s" * 72 + "\n\n" + "b" * 200)

@@ -12,8 +12,9 @@ from typing import Any
 from catmq_client import Consumer, HttpTransport, Producer, ShareConsumer
 from catmq_client.contrib.django_outbox import outbox
 from catmq_client.testing import FakeBroker
-from tests.support import page_runs
+from tests.support import commands, page_runs
 from tests.support.environment import ROOT
+from tests.support.tracked import tracked_files
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^( *)```(sh|bash|python|sql)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -30,6 +31,15 @@ KNOWN: dict[str, Any] = {
     "FakeBroker": FakeBroker,
     "HttpTransport": HttpTransport,
     "outbox": outbox,
+}
+# Programs that a page may use without a word: of a minimal Debian, of its shell, ours, and of our packages.
+PROGRAMS = {".", "apt-get", "cat", "cd", "export", "mkdir", "printf", "seq", "set", "sort", "wc"}
+PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}
+PACKAGES = {
+    **dict.fromkeys(("mariadb", "mariadb-dump", "mariadb-binlog"), "mariadb-client"),
+    **dict.fromkeys(("mysql", "mysqldump", "mysqlbinlog"), "mysql-client"),
+    **{name: name for name in ("curl", "git", "jq", "openssl", "sqlite3", "wget")},
+    "promtool": "prometheus",
 }
 CALLED = re.compile(rf"`({'|'.join(KNOWN)})\.(\w+)\(")
 
@@ -78,6 +88,38 @@ def test_every_page_with_blocks_is_run_or_has_its_reason() -> None:
         assert Path(page).name.removesuffix(".md").partition(".")[0] in (ROOT / test).read_text(), page
     files = re.findall(r"tests/[\w/]+(?:\.py)?", " ".join(page_runs.NOT_RUN.values()))
     assert [one for one in files if not (ROOT / one).exists()] == []
+
+
+def test_pages_name_the_packages_of_the_programs_that_they_run() -> None:
+    wrong = []
+    for page in [ROOT / path for path in tracked_files("*.md")]:
+        if page.is_relative_to(DOCS / "decisions"):
+            continue
+        text = page.read_text()
+        programs = {program for _, kind, block in BLOCK.findall(text) for program in run_by(kind, block)}
+        for program in programs - PROGRAMS:
+            package = PACKAGES.get(program, f"(unknown package of {program})")
+            if not re.search(rf"`{package}`|apt-get install [^`]*\b{package}\b", text):
+                wrong.append(f"{page.relative_to(ROOT)}: {program} needs the package {package}")
+    assert wrong == []
+
+
+def run_by(kind: str, block: str) -> set[str]:
+    """Return the programs that a shell block runs, without those at a path.
+
+    >>> sorted(run_by("sh", "export A=1\\nA=2 curl -s x | sudo jq .\\nscript/server &"))
+    ['curl', 'export', 'jq']
+    """
+    if kind not in ("sh", "bash"):
+        return set()
+    calls: list[list[str]] = [[]]
+    for line in commands.statements(re.sub(r"<<'(\w+)'\n.*?\n *\1$", "", block, flags=re.M | re.S)):
+        for token in [*commands.words(line), ";"]:
+            if token in (";", "|", "&", "&&", "||", "(", ")"):
+                calls.append([])
+            elif calls[-1] or not (commands.ASSIGNMENT.match(token) or token == "sudo"):
+                calls[-1].append(token)
+    return {call[0] for call in calls if call and "/" not in call[0]}
 
 
 def test_what_python_blocks_import_and_call_exists() -> None:

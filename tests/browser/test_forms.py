@@ -70,12 +70,3 @@ def test_a_form_without_scripts_is_utc_and_shows_all(server: Server, browser: Br
         page.goto(f"/groups/{group}/reset")
         assert _shown(page, "at") and _shown(page, "offset")
         assert "Date and time, UTC" in page.inner_text("main") and not page.is_visible("main .times")
-
-
-def test_settings_stand_in_sections(server: Server, browser: Browser, group: str) -> None:
-    with tab(browser, server.url, wide=390) as page:
-        enter(page, server)
-        page.goto(f"/groups/{group}/settings")
-        titles = page.locator("main fieldset legend").all_inner_texts()
-        assert titles == ["Members", "Share groups", "Alarms", "Ownership"]
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390

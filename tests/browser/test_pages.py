@@ -96,6 +96,26 @@ def test_every_route_has_its_picture(server: Server) -> None:
     assert {one.name for one in urlpatterns} - shown == NO_PICTURE
 
 
+@pytest.mark.everyday
+@pytest.mark.usefixtures("something")
+def test_the_six_most_used_pages_show_their_subject(server: Server, browser: Browser) -> None:
+    shown = {
+        "/": "watchers",  # its dead letter is a problem
+        "/topics": "seen",
+        "/topics/seen": "watchers",
+        "/groups/watchers": "seen",
+        "/messages?topic=seen": "line 0 of a long message",
+        "/groups/watchers/failures": "LookupError",
+    }
+    with walking(server, browser, look="light", wide=1280) as (page, complaints):
+        for path, text in shown.items():
+            page.goto(path)
+            if text not in page.locator("main").inner_text():
+                complaints.append(f"{path} does not show {text}")
+            complaints += complaints_of(page, path)
+    assert complaints == []
+
+
 LOOKS = pytest.mark.parametrize(("look", "wide"), [("light", 1280), ("dark", 390)])
 
 

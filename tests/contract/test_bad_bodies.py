@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from django.test import RequestFactory
 
-from brokerapi.http import parsers
+from brokerapi.http import parsers, value_limits
+from brokerapi.shapes.message_shapes import SEND as SEND_BODY
 from metadata.config import config
 from metadata.errors import Malformed, TooLarge
 from tests.support.broker import MSGPACK, Broker, problem
@@ -201,6 +202,54 @@ def test_a_gzip_bomb_is_refused_with_the_limit(broker: Broker) -> None:
     assert len(bomb) < 100_000
     found = problem(gzipped(broker, bomb), 413, "too_large")
     assert str(config.request_max_unpacked_bytes) in found["detail"]
+
+
+JSON, MANY = "application/json", 1_000_000
+ARRAY = b"\xdd" + MANY.to_bytes(4, "big")
+HEADERS = msgspec.msgpack.encode({str(number): "" for number in range(100_000)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (JSON, b'{"messages":[' + b"{}," * MANY + b"{}]}"),
+        (JSON, b'{"messages":[' + b'"",' * MANY + b'""]}'),
+        (MSGPACK, b"\x81\xa8messages" + ARRAY + b"\x80" * MANY),
+        (MSGPACK, b"\x82\xa8messages" + ARRAY + b"\x80" * MANY + b"\xa8messages\x90"),
+        (MSGPACK, b"\x81\xa8messages\x91\x81\xa7headers" + HEADERS),
+        (MSGPACK, b"\x81\xa8messages\x91\x82\xa7headers" + HEADERS + b"\xa7headers\x80"),
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_they_are_made(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes
+) -> None:
+    monkeypatch.setattr(value_limits, "OTHER_BYTES", 256 << 10)
+    monkeypatch.setattr(SEND_BODY, "_decode", {})
+    monkeypatch.setattr(SEND_BODY, "_usual", None)
+    answer = broker.call(
+        "POST", SEND, gzip.compress(body), headers={"Content-Encoding": "gzip", "Content-Type": kind}
+    )
+    problem(answer, 413, "too_large")
+
+
+def test_commas_in_texts_count_as_no_values() -> None:
+    text = msgspec.json.encode({"messages": [{"body": '\\",' * value_limits.FEW_COMMAS}]})
+    value_limits.check_json(text, 100)
+    with pytest.raises(TooLarge):
+        value_limits.check_json(b'{"a":"\\\\"' + b',"b":1' * value_limits.FEW_COMMAS + b"}", 100)
+
+
+def test_values_of_messagepack_are_counted_as_they_are_nested() -> None:
+    value = {"a": [1.5, -70_000, None, True, b"x" * 300, "y" * 70_000], "b": {"c": list(range(70_000))}}
+    data = msgspec.msgpack.encode(value)
+    value_limits.check_packed(data, 70_013)
+    with pytest.raises(TooLarge):
+        value_limits.check_packed(data, 70_012)
+
+
+def test_who_may_not_send_is_told_so_before_the_body_is_read(broker: Broker) -> None:
+    weak = broker.as_key({"consume": ["*"]})
+    problem(weak.call("POST", SEND, b"["), 403, "forbidden")
 
 
 def test_more_gzip_members_than_anybody_needs_are_malformed(broker: Broker) -> None:

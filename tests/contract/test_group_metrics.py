@@ -277,8 +277,8 @@ def test_all_workers_tell_the_same_and_another_follows_the_one_that_reads(
     named = {key for key in scrapes[0] if key[0].startswith(("catmq_group", "catmq_topic"))} - ages
     assert named and {key: scrapes[0][key] for key in named} == {key: scrapes[1].get(key) for key in named}
 
-    one.publish({7: (10, 4)})
-    other.publish({7: (1, 1), 8: (2, 2)})
+    one.publish(lambda: {7: (10, 4)})
+    other.publish(lambda: {7: (1, 1), 8: (2, 2)})
     assert one.totals() == other.totals() == {7: (11, 5), 8: (2, 2)}
 
     one.leave()
@@ -289,6 +289,38 @@ def test_all_workers_tell_the_same_and_another_follows_the_one_that_reads(
     assert [one.lags[0].messages for one in told.figures.groups] == [1]
     assert other.totals()[7] == (11, 5), "what a worker counted stays when it ends"
     other.leave()
+
+
+def test_damaged_files_of_dead_workers_do_not_end_a_scrape(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    board.publish(lambda: {7: (10, 4)})
+    (tmp_path / "totals_1_1.json").write_bytes(b'{"7":[1')
+    (tmp_path / "totals_2_2.json").touch()
+    (tmp_path / "totals_3_3.json").symlink_to("removed")  # between the listing and the reading
+    assert board.totals() == {7: (10, 4)}
+    assert board.refresh()
+    told = board.told()
+    (tmp_path / group_metrics.FIGURES).write_bytes(b'{"figures"')
+    assert told is not None and board.told() == told
+    board.leave()
+
+
+class LockedBoard(Board):
+    """Fails if totals are counted or written outside of the lock."""
+
+    def count(self) -> dict[int, tuple[int, int]]:
+        assert self._publishing.locked(), "an older count could replace this one"
+        return {7: (10, 4)}
+
+    def _write(self, name: str, text: bytes) -> None:
+        assert self._publishing.locked(), "another thread could take the draft away"
+        super()._write(name, text)
+
+
+def test_a_scrape_and_the_loop_of_a_worker_do_not_share_a_draft(tmp_path: Path) -> None:
+    board = LockedBoard(tmp_path)
+    board.publish(board.count)
+    assert board.totals() == {7: (10, 4)}
 
 
 HOLD = """

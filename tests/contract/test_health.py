@@ -16,8 +16,10 @@ import msgspec
 import pytest
 import requests
 from django.core.management import call_command
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
 from brokerapi.http import draining
+from brokerapi.http.metrics import WorkerFiles
 from messagestore.heads import corruption
 from messagestore.nodes import registry
 from messagestore.produce import publish
@@ -149,6 +151,22 @@ def test_metrics_are_added_up_over_processes(metadata_db: None, tmp_path: Path) 
         assert done.returncode == 0, done.stderr
         shown = done.stdout
     assert "catmq_messages_sent_total 7.0" in shown
+
+
+def test_files_of_workers_that_cannot_be_read_are_left_out_of_metrics(tmp_path: Path) -> None:
+    for pid in (1, 2):
+        file = MmapedDict(f"{tmp_path}/counter_{pid}.db")
+        file.write_value(mmap_key("catmq_pulls", "catmq_pulls_total", [], [], "Pulls."), 2.0, 0.0)
+        file.close()
+    whole = (tmp_path / "counter_1.db").read_bytes()
+    header, key = whole[:8], whole.index(b"[")
+    (tmp_path / "counter_3.db").touch()  # killed between the creation and the header
+    (tmp_path / "counter_4.db").write_bytes(whole[:40])
+    (tmp_path / "counter_5.db").write_bytes(header + b"\xff" * 64)
+    (tmp_path / "counter_6.db").write_bytes(whole[:key] + b"!" + whole[key + 1 :])
+    (tmp_path / "counter_7.db").symlink_to("removed")  # between the listing and the reading
+    (metric,) = WorkerFiles(tmp_path).collect()
+    assert [(sample.name, sample.value) for sample in metric.samples] == [("catmq_pulls_total", 4.0)]
 
 
 def test_the_api_tells_version_and_limits(broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import time
@@ -12,12 +13,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from brokerapi.http import longpoll
-from brokerapi.java import endpoint, holds, polling
+from brokerapi.java import endpoint, failing, holds, joining, polling, reading, sending
+from metadata.cache import snapshot
 from metadata.config import config
 from metadata.limits.places import Places
 from metadata.rules.membership import addresses
 from tests.support.broker import Broker
 from tests.support.java_client import CONSUMER, META, Failed, Wire
+from tests.support.waiting import until
 
 PUBLISH, POLL, PULL = CONSUMER + "publish", CONSUMER + "getConsumerGroupPolling", CONSUMER + "pullData"
 COMMIT, JOIN, FAIL = (
@@ -225,3 +228,90 @@ def test_an_address_that_asks_too_often_is_told_so_and_loses_no_failed_message(
     assert wire.call(FAIL, {"queueId": 1, "failMsg": None})["suc"] is True, "the client would not ask again"
     monkeypatch.setattr(endpoint, "config", replace(config, java_requests_per_s=0))
     assert wire.call(PUBLISH, body)["suc"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (PUBLISH, {"topicName": "single", "msgs": [{}] * (sending.MOST_MESSAGES + 1)}, "msgs"),
+        (FAIL, {"queueId": 1, "failMsg": {"msgs": [{}] * (failing.MOST_FAILED + 1)}}, "failMsg.msgs"),
+        (COMMIT, {"queueOffsets": [{}] * (reading.MOST_COMMITTED + 1)}, "queueOffsets"),
+        (
+            COMMIT,
+            {"queueOffsets": [{"queueOffsetId": n << 31 | 1} for n in range(reading.MOST_MEMBERS + 1)]},
+            "queueOffsets",
+        ),
+        (CONSUMER + "heartbeat", {"consumerIds": [1] * (joining.MOST_CLIENTS + 1)}, "consumerIds"),
+        (POLL, {"consumerGroupVersion": dict.fromkeys(map(str, range(201)), 1)}, "consumerGroupVersion"),
+        (JOIN, {"consumerGroupNames": dict.fromkeys(map(str, range(201)))}, "consumerGroupNames"),
+        (JOIN, {"consumerGroupNames": {"readers": ["t"] * 1_001}}, "consumerGroupNames"),
+        (META + "getGroupTopic", {"consumerGroupNames": ["readers"] * 201}, "consumerGroupNames"),
+        (META + "getTopicQueueIds", {"topicNames": ["single"] * 1_001}, "topicNames"),
+        (CONSUMER + "getMessageCount", {"topics": ["single"] * 1_001}, "topics"),
+    ],
+)
+def test_a_list_that_is_too_long_is_refused_by_name(
+    *, wire: Wire, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], field: str
+) -> None:
+    monkeypatch.setattr(polling, "ERROR_HOLD_S", 0.01)
+    answer = wire.call(path, body)
+    assert answer["suc"] is False and answer["msg"].startswith(field)
+
+
+def test_millions_of_values_are_refused_before_they_are_made(wire: Wire, broker: Broker) -> None:
+    body = gzip.compress(b'{"topicName":"single","msgs":[' + b"{}," * 1_000_000 + b"{}]}")
+    _, text = raw(broker, "POST", PUBLISH, body, **{"Content-Encoding": "gzip"})
+    assert "values" in json.loads(text)["msg"]
+
+
+def test_the_right_to_send_is_asked_before_messages_are_looked_at(
+    wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_message", None)
+    answer = wire.call(PUBLISH, {"topicName": "nope", "msgs": [{"body": "x"}]})
+    assert "Topic nope does not exist" in answer["msg"]
+
+
+@pytest.mark.parametrize("path", ["getTopic", "getGroupTopic", "getTopicQueueIds"])
+def test_lists_need_a_right_on_what_they_name(wire: Wire, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    body = {"consumerGroupName": "readers", "consumerGroupNames": ["readers"], "topicNames": ["single"]}
+    assert wire.call(META + path, body)["suc"] is True
+    monkeypatch.setattr(endpoint, "SENDS_AND_READS", {"produce": ("others",), "consume": ("others",)})
+    try:
+        words = wire.call(META + path, body)["msg"]
+    except Failed as error:
+        words = str(error)
+    assert "403" in words or "lacks the right" in words
+
+
+def test_a_member_whose_key_lost_the_right_reads_and_commits_no_more(
+    wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.ok("POST", "/groups/readers/subscriptions", {"topic": "single"})
+    snapshot.refresh()
+    java_id = wire.call(CONSUMER + "register", {"name": "10.0.0.5|1|2|80"})["id"]
+    joined = {
+        "consumerId": java_id,
+        "consumerName": "10.0.0.5|1|2|80",
+        "consumerGroupNames": {"readers": ["single"]},
+    }
+    assert wire.call(JOIN, joined)["suc"] is True
+    groups = until(
+        lambda: wire.call(POLL, {"consumerId": java_id, "consumerGroupVersion": {"readers": 0}})[
+            "consumerGroups"
+        ]
+    )
+    (queue,) = groups["readers"]["queues"].values()
+    calls = {
+        PULL: {"queueId": queue["queueId"], "offsetStart": 0, "offsetEnd": 50},
+        COMMIT: {"queueOffsets": [{"queueOffsetId": queue["queueId"], "offsetVersion": 1, "offset": 1}]},
+        FAIL: {"queueId": queue["queueId"], "failMsg": {"msgs": [{"id": 1}]}},
+        POLL: {"consumerId": java_id, "consumerGroupVersion": {"readers": 1}},
+        CONSUMER + "heartbeat": {"consumerId": java_id},
+    }
+    monkeypatch.setattr(endpoint, "SENDS_AND_READS", {"produce": ("*",)})
+    monkeypatch.setattr(holds, "SHORT_S", 0.01)
+    polling._recent.clear()  # a poll a moment ago tells that the client lives, and asked for the right
+    for path, body in calls.items():
+        status, text = raw(broker, "POST", path, json.dumps(body).encode())
+        assert "consume on group readers" in json.loads(text)["msg"], (path, status)

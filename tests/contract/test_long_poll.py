@@ -107,6 +107,30 @@ def test_above_the_cap_a_pull_is_answered_at_once(
     quick(future)
 
 
+@pytest.mark.parametrize("address", ["", "192.0.2.1"])
+def test_consumers_of_one_key_or_address_leave_places_to_others(address: str) -> None:
+    places = Places(most=4, most_of_one=2, most_shared=3)
+    mine = [longpoll.asker(f"c{n}", key_id=n if address else 1, address=address or f"a{n}") for n in range(4)]
+    assert [places.take(*waiter) for waiter in mine] == [True, True, True, False]
+    assert places.take(*longpoll.asker("other", key_id=9, address="198.51.100.1"))
+    places.give_back(*mine[0])
+    assert places.take(*mine[3])
+
+
+def test_a_waiting_pull_takes_a_place_of_its_key_and_its_address(
+    broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(most=4, most_of_one=4, most_shared=1)
+    monkeypatch.setattr(longpoll, "_places", places)
+    member = reader(broker)
+    future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
+    assert not places.take("other", [("address", "127.0.0.1")])
+    other = reader(broker, group="others")
+    assert "retry_after_ms" in other.pull(other.position(queue, 0), wait_ms=LONG_MS)
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "a"}]})
+    quick(future)
+
+
 def test_a_fenced_queue_is_told_at_once(broker: Broker, queue: int) -> None:
     old = reader(broker)
     reader(broker)

@@ -11,7 +11,7 @@ from messagestore.nodes import registry, upgrade
 from metadata import actors
 from metadata.models import AuditLog, DbNode
 from tests.support.broker import Broker, problem
-from tests.support.certificates import Authority
+from tests.support.certificates import VERIFIED_HOST, Authority
 from tests.support.mariadb import MariaDB
 from tests.support.older_tables import make_older
 
@@ -65,7 +65,9 @@ def test_tls_of_a_node_is_tried_and_shown(
     broker: Broker, node_database: Callable[..., Given], authority: Authority
 ) -> None:
     verified = {"tls": "verify", "tls_ca": str(authority.ca)}
-    made = broker.ok("POST", "/nodes", {"name": "server", **place(node_database("mysql"))})
+    made = broker.ok(
+        "POST", "/nodes", {"name": "server", **place(node_database("mysql")), "host": VERIFIED_HOST}
+    )
     assert (made["tls"], made["tls_ca"]) == ("off", "")
     assert broker.ok("PATCH", "/nodes/server", verified).items() >= verified.items()
     problem(broker.call("PATCH", "/nodes/server", {"tls": "on"}), 400, "invalid", "tls_ca")

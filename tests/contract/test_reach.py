@@ -192,6 +192,19 @@ def test_a_refusal_does_not_tell_whether_there_is_such_a_topic(broker: Broker, t
     assert not ConsumerGroup.objects.filter(name="mine").exists()  # nothing was made before it was refused
 
 
+def test_manage_on_a_topic_does_not_read_it_through_a_group_of_ones_own(broker: Broker, topic: str) -> None:
+    manager = broker.as_key({"manage": ["*"], "consume": ["mine"], "produce": ["*"]})
+    pair = {"version": 1, "subscriptions": [{"group": "mine", "topic": topic}]}
+    manager.ok("POST", "/groups", {"name": "mine"})
+    for path, body in (
+        ("/groups/mine/subscriptions", {"topic": topic}),
+        ("/groups/mine/consumers", {**JOIN, "topics": [topic]}),
+        ("/import", {"document": pair}),
+    ):
+        refused = problem(manager.call("POST", path, body), 403, "forbidden")
+        assert f"lacks the right consume on topic {topic}" in refused["detail"], path
+
+
 def test_a_recall_does_not_tell_of_messages_in_topics_of_others(broker: Broker, queue: int) -> None:
     there = "/topics/single/messages"
     later, now = {"body": "a", "delay_ms": 60_000}, {"body": "a"}

@@ -1,4 +1,4 @@
-"""Alarms begin and end by what a look finds, with patience; people acknowledge them; on both engines."""
+"""Alarms begin and end by what a look finds, with patience; people acknowledge them."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ def test_an_alarm_begins_at_once_or_after_a_while_and_ends_when_all_was_well_for
     assert (row.times, row.detail, row.ended_at) == (2, "more", None)
 
 
+@pytest.mark.one_engine
 def test_what_was_only_suspected_is_no_alarm(metadata_db: None) -> None:
     alarms.keep(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
     alarms.keep(kind="no_consumer", found={}, begins_after_s=60)
@@ -114,6 +115,7 @@ def test_two_looks_at_once_make_one_alarm(metadata_db: None, in_threads: Callabl
     assert set(Alarm.objects.values_list("times", flat=True)) == {1}
 
 
+@pytest.mark.one_engine
 def test_a_group_is_behind_by_its_own_limits_or_those_of_the_settings(queue: int) -> None:
     behind(99_999, age_s=899)
     look()
@@ -179,12 +181,14 @@ def left(*members: consumer_ids.ConsumerId) -> list[str]:
     return [name for name in lasting() if name.startswith("look/")]
 
 
+@pytest.mark.one_engine
 def test_a_group_that_a_command_made_for_a_look_is_quiet_once_it_has_left(queue: int) -> None:
     tool = joined("t", sdk="catmq-cli/0.1.0 python/3.11")
     assert ConsumerGroup.objects.get(name="look").casual
     assert left(tool) == []
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("who", ["service", "operator"])
 def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(queue: int, who: str) -> None:
     members = [joined("t", sdk="catmq-cli/0.1.0 python/3.11")]
@@ -195,6 +199,7 @@ def test_a_group_that_is_used_in_earnest_is_watched_whoever_made_it(queue: int, 
     assert left(*members) == ["look/orders", "look/orders"]
 
 
+@pytest.mark.one_engine
 def test_a_command_that_dies_leaves_a_group_that_is_watched(queue: int) -> None:
     joined("t", sdk="catmq-cli/0.1.0 python/3.11")
     Heartbeat.objects.update(last_seen=database_now() - timedelta(hours=1))
@@ -202,6 +207,7 @@ def test_a_command_that_dies_leaves_a_group_that_is_watched(queue: int) -> None:
     assert left() == ["look/orders", "look/orders"]
 
 
+@pytest.mark.one_engine
 def test_a_group_that_a_service_made_is_watched(queue: int) -> None:
     assert left(joined("s", sdk="catmq-client/0.1.0 python/3.11")) == ["look/orders", "look/orders"]
 
@@ -221,6 +227,7 @@ def main_away(queue: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool
     yield away
 
 
+@pytest.mark.one_engine
 def test_a_node_is_away_after_two_looks_and_back_after_three_good_minutes(main_away: list[bool]) -> None:
     look()
     assert lasting() == []
@@ -236,6 +243,7 @@ def test_a_node_is_away_after_two_looks_and_back_after_three_good_minutes(main_a
     assert lasting() == []
 
 
+@pytest.mark.one_engine
 def test_a_node_that_fills_up_is_an_alarm_some_days_before(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -277,6 +277,7 @@ def test_a_node_that_is_away_is_named_and_no_half_mark_is_written(load: Load, tm
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"form": 2}', '{"form": 1}', "\x00"])
 def test_a_file_that_is_no_mark_is_refused(node: str, tmp_path: Path, text: str) -> None:
     file = tmp_path / "mark.json"
@@ -286,6 +287,7 @@ def test_a_file_that_is_no_mark_is_refused(node: str, tmp_path: Path, text: str)
     assert "file" in out
 
 
+@pytest.mark.one_engine
 def test_a_mark_holds_no_secret(load: Load) -> None:
     code, out = manage("backup_mark")
     info = snapshot.find_node("main")

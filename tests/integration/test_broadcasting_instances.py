@@ -60,6 +60,7 @@ def test_offsets_are_listed_for_each_instance(queues: list[int]) -> None:
     assert found[1].lag_ms is not None and found[3].lag_ms == 0
 
 
+@pytest.mark.one_engine
 def test_offsets_of_a_shared_group_name_no_instance(queues: list[int]) -> None:
     groups.create(name="billing", actor=ME)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ME)
@@ -98,6 +99,7 @@ def test_a_reset_moves_one_instance_and_fences_it_alone(queues: list[int]) -> No
     assert AuditLog.objects.get(verb="reset").name == f"news/orders/{queues[0]}/one"
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("instance", [None, "three", ""])
 def test_a_reset_like_that_of_a_shared_group_is_refused_naming_the_instances(
     queues: list[int], instance: str | None
@@ -115,6 +117,7 @@ def test_a_reset_like_that_of_a_shared_group_is_refused_naming_the_instances(
     assert [tampering.readers(queue) for queue in queues] == before
 
 
+@pytest.mark.one_engine
 def test_a_reset_of_a_shared_group_takes_no_instance(queues: list[int]) -> None:
     groups.create(name="billing", actor=ME)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ME)
@@ -219,6 +222,7 @@ def test_of_more_instances_than_may_be_active_the_later_ones_stand_by(queues: li
     assert len(two.take()) == 2
 
 
+@pytest.mark.one_engine
 def test_an_instance_at_a_denied_address_stands_by(queues: list[int]) -> None:
     groups.update(name="news", settings={"deny_addresses": "10.0.0.0/8"}, actor=ME)
 

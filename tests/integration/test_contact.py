@@ -13,7 +13,7 @@ from metadata.errors import MetadataUnavailable
 from metadata.membership import java_beats
 from metadata.models import Broker
 
-pytestmark = pytest.mark.usefixtures("metadata_db")
+pytestmark = [pytest.mark.usefixtures("metadata_db"), pytest.mark.one_engine]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from metadata.models import AuditLog, ConsumerGroup, ConsumerGroupTopic, Topic
 from metadata.topics import topic_rows
 from tests.support.rows import ME
 
-pytestmark = pytest.mark.usefixtures("node")
+pytestmark = [pytest.mark.usefixtures("node"), pytest.mark.one_engine]
 Json = dict[str, Any]
 
 

@@ -122,6 +122,7 @@ def test_members_lose_a_retired_queue_and_keep_the_others(orders: list[int]) -> 
     assert told.generation > generation
 
 
+@pytest.mark.one_engine
 def test_a_queue_rests_before_it_is_retired(orders: list[int]) -> None:
     drain(orders[0])
     assert JOBS["retire_queues"].run() == 0
@@ -130,6 +131,7 @@ def test_a_queue_rests_before_it_is_retired(orders: list[int]) -> None:
     assert JOBS["retire_queues"].run() == 0
 
 
+@pytest.mark.one_engine
 def test_a_queue_that_is_only_closed_by_hand_is_never_retired(orders: list[int]) -> None:
     queues.set_state(topic="orders", queue=orders[0], state="read_only", actor=ME)
     assert drains.retire_drained(rest_s=NOW) == 0
@@ -149,6 +151,7 @@ def test_a_group_that_skips_the_rest_lets_the_queue_go(orders: list[int]) -> Non
     assert drains.retire_drained(rest_s=NOW) == 1
 
 
+@pytest.mark.one_engine
 def test_a_group_that_is_subscribing_is_waited_for(
     orders: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +236,7 @@ def test_the_table_of_a_retired_queue_is_dropped_after_three_days(orders: list[i
     assert [one.number for one in queues.expand(topic="orders", queues=1, actor=ME).queues] == [2]
 
 
+@pytest.mark.one_engine
 def test_a_retired_queue_can_neither_be_opened_nor_drained_again(orders: list[int]) -> None:
     drain(orders[0])
     drains.retire_drained(rest_s=NOW)
@@ -253,6 +257,7 @@ def test_a_topic_with_a_retired_queue_can_be_deleted(orders: list[int]) -> None:
     assert not Queue.objects.exists()
 
 
+@pytest.mark.one_engine
 def test_who_may_not_manage_a_topic_hears_only_of_groups_of_its_own(orders: list[int]) -> None:
     own = Actor(kind="key", name="k", rights={"consume": ("billing",), "produce": ("orders",)})
     manager = Actor(kind="key", name="m", rights={"manage": ("orders",)})
@@ -263,6 +268,7 @@ def test_who_may_not_manage_a_topic_hears_only_of_groups_of_its_own(orders: list
     assert refused.value.code is Code.QUEUE_NOT_FOUND
 
 
+@pytest.mark.one_engine
 def test_bounds_and_backlog_on_a_node_that_is_away_are_not_known(
     orders: list[int], monkeypatch: pytest.MonkeyPatch, make_node: Callable[..., str]
 ) -> None:

@@ -19,6 +19,7 @@ from metadata.membership import consumers
 from metadata.rules.groups import failure_rules
 from tests.support import failing
 from tests.support.failing import ME, fail, failure_queues, waiting
+from tests.support.tampering import plant
 
 
 @pytest.fixture
@@ -191,6 +192,20 @@ def test_one_message_that_cannot_be_stored_keeps_no_other_back(
     done = fail(who, queue, 0, 1, 2)
     assert done.refused == [Refused(queue, 1, "unavailable")]
     assert [one.offset for one in done.retried] == [0, 2]
+
+
+def test_a_closed_retry_queue_takes_no_dead_letter_and_remembers_none(queue: int) -> None:
+    failing.change(retries=0)
+    failing.send(b"a")
+    who = failing.member()
+    for state, refused, dead in (
+        ("ro", [Refused(queue, 0, "unavailable")], []),
+        ("rw", [], [Dead(queue, 0, 1)]),
+    ):
+        for retry_queue in failure_queues():
+            plant(retry_queue, f"UPDATE queue_head SET state = '{state}' WHERE queue_id = {{q}}")
+        done = fail(who, queue, 0)
+        assert (done.refused, done.dead, len(dead_rows())) == (refused, dead, len(dead))
 
 
 def test_a_failure_node_that_is_away_refuses_for_now(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ def test_a_message_needs_every_named_header_and_one_of_the_tags(queue: int, memb
     assert read(ask(member, queue)) == ([0, 1, 2, 3, 4], 10)
 
 
+@pytest.mark.one_engine
 def test_another_filter_holds_from_the_next_pull_on(queue: int, member: Instance) -> None:
     send(EU, ASIA, None)
     change(headers={"region": ["asia"]})
@@ -84,6 +85,7 @@ def test_another_filter_holds_from_the_next_pull_on(queue: int, member: Instance
     assert read(ask(member, queue)) == ([0, 1, 2], 3)
 
 
+@pytest.mark.one_engine
 def test_a_pull_passes_no_more_than_the_scan_limit(
     queue: int, member: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_pull_passes_no_more_than_the_scan_limit(
     assert read(ask(member, queue, 50)) == ([60], 61)
 
 
+@pytest.mark.one_engine
 def test_several_reads_of_a_long_queue_make_one_answer(
     queue: int, member: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +105,7 @@ def test_several_reads_of_a_long_queue_make_one_answer(
     assert read(ask(member, queue, max_messages=2)) == ([12, 25], 30), "no further than what was read"
 
 
+@pytest.mark.one_engine
 def test_what_does_not_fit_into_the_answer_comes_with_the_next(queue: int, member: Instance) -> None:
     send(ASIA, *[EU] * 9, ASIA, body=b"x" * 1000)
     offsets, following = read(ask(member, queue, max_bytes=4_000))
@@ -151,6 +155,7 @@ def test_a_replica_passes_the_others_too(queue: int, member: Instance) -> None:
     assert answer is not None and read(answer) == ([1], 3)
 
 
+@pytest.mark.one_engine
 def test_a_pull_without_a_header_filter_runs_no_further_statement(
     queue: int, member: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +170,7 @@ def test_a_pull_without_a_header_filter_runs_no_further_statement(
         ask(member, queue)
 
 
+@pytest.mark.one_engine
 def test_a_failed_message_comes_again_regardless_of_its_headers(failure_node: str, queue: int) -> None:
     who = failing.member()
     send(EU)
@@ -194,6 +200,7 @@ def test_the_last_messages_are_counted_that_a_filter_would_take(queue: int) -> N
         matches(["eu"])
 
 
+@pytest.mark.one_engine
 def test_a_change_is_written_down_and_the_same_filter_is_no_change(queue: int) -> None:
     row = AuditLog.objects.filter(verb="update", kind="subscription").latest("pk")
     assert (row.before, row.after) == ({"headers": {}}, {"headers": WANTED})

@@ -15,6 +15,7 @@ from catmq_client.contrib.django_outbox import inbox
 from catmq_client.contrib.django_outbox.ids import new_id
 from catmq_client.contrib.django_outbox.inbox import handled_once, once
 from catmq_client.contrib.django_outbox.models import InboxMessage
+from catmq_client.errors import OptionError
 from catmq_client.message import Source, row_of
 from catmq_client.sending.new_messages import DELAYED_ID_HEADER, OUTBOX_ID_HEADER, as_sent
 from tests.support import outboxes
@@ -57,6 +58,25 @@ def test_a_handler_that_failed_is_called_again() -> None:
         with pytest.raises(ZeroDivisionError), once(message()) as new:
             assert new
             raise ZeroDivisionError
+    with once(message()) as new:
+        assert new
+
+
+def test_a_handler_that_would_do_nothing_is_refused() -> None:
+    async def handle(message: Message) -> None: ...
+
+    class Handler: ...
+
+    for function in (handle, Handler):
+        with pytest.raises(OptionError, match="handler="):
+            handled_once()(function)
+
+
+def test_a_message_whose_handler_returned_a_coroutine_is_still_new() -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(OptionError, match="the handler returned"):
+        handled_once()(lambda message: work())(message())
     with once(message()) as new:
         assert new
 

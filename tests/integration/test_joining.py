@@ -11,6 +11,7 @@ from messagestore.topology import membership, subscriptions, topics
 from metadata import actors
 from metadata.errors import Code, Unavailable
 from metadata.groups import groups, subscription_rows
+from metadata.limits.places import Places
 
 ACTOR = actors.command("test")
 
@@ -37,3 +38,19 @@ def test_who_joins_while_its_subscription_is_taken_down_is_told_to_come_again(
 
     assert caught.value.code == Code.BUSY
     assert join().created == ("subscription:billing/orders",)
+
+
+def test_joins_of_one_key_leave_places_to_others(
+    make_node: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node("main")
+    topics.create(name="orders", queues=1, actor=ACTOR)
+    monkeypatch.setattr(membership, "_joins", Places(most=9, most_of_one=1))
+    assert membership._joins.take((ACTOR.kind, ACTOR.name))
+
+    with pytest.raises(Unavailable) as caught:
+        join()
+    membership._joins.give_back((ACTOR.kind, ACTOR.name))
+
+    assert caught.value.code == Code.BUSY and caught.value.retry_after_ms
+    assert join().consumer_id

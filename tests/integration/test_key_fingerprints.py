@@ -21,7 +21,7 @@ from metadata.models import AuditLog, DbNode, KeyFingerprint
 from tests.support import databases, rows
 from tests.support.mariadb import MariaDB
 
-pytestmark = pytest.mark.usefixtures("metadata_db")
+pytestmark = [pytest.mark.usefixtures("metadata_db"), pytest.mark.one_engine]
 OLD, NEW, OTHER = (Fernet.generate_key().decode() for _ in range(3))
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import mmap
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from django.db import connection
 
 from metadata.db import leases
 from metadata.db.clock import database_now
@@ -82,6 +85,20 @@ def test_a_lease_that_was_renewed_is_taken_when_it_ends() -> None:
     assert leases.acquire(name="x", holder="dead", ttl_s=60)
     assert leases.renew(name="x", holder="dead", ttl_s=0.2)
     until(lambda: leases.term(name="x", holder="me", ttl_s=60) == 2, limit_s=3)
+
+
+def test_a_lease_that_its_holder_renews_after_the_look_is_not_taken() -> None:
+    assert leases.acquire(name="x", holder="late", ttl_s=0)
+    late = ["late"]
+
+    def renew_before_the_update(execute: Callable[..., Any], sql: str, *more: Any) -> Any:
+        if sql.startswith("UPDATE") and late:
+            assert leases.acquire(name="x", holder=late.pop(), ttl_s=60)
+        return execute(sql, *more)
+
+    with connection.execute_wrapper(renew_before_the_update):
+        assert not leases.acquire(name="x", holder="other", ttl_s=60)
+    assert not late and Lease.objects.get().holder == "late"
 
 
 def test_a_renewed_lease_lasts_as_long_as_a_new_one() -> None:

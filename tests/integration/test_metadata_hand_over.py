@@ -15,7 +15,7 @@ from metadata.errors import Code, Gone, MetadataUnavailable, NotFound
 from metadata.groups import ownership
 from metadata.limits.bulkhead import PLACES, bulkhead
 from metadata.membership import consumers, heartbeats, rebalance
-from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat
+from metadata.models import Consumer, ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from tests.support import rows
 from tests.support.rows import Member
 
@@ -52,6 +52,27 @@ def test_a_release_counts_only_at_the_generation_that_revoked() -> None:
 
     assert set(told.revoked) == set(queues[2:])
     assert rows.owners()[queues[2]] == first.id.member_id
+
+
+def test_a_release_gives_nothing_away_that_a_later_generation_revoked() -> None:
+    rows.world()
+    first = Member("a").register()
+    first.beat()
+    assert first.id is not None
+    Member("b").register()
+    applied = rows.generation()
+    for name in ("c", "d"):
+        Member(name).register()
+    owned = QueueOffset.objects.filter(owner=first.id.member_id)
+    leaving = list(owned.exclude(target=first.id.member_id))
+    later = [row.queue_id for row in leaving if row.target_generation > applied]
+    assert later and len(later) < len(leaving), "some were revoked by each generation"
+
+    consumers.heartbeat(consumer=first.id, generation=applied, owned=[])
+
+    still_held = [queue for queue, owner in rows.owners().items() if owner == first.id.member_id]
+    assert set(later) <= set(still_held)
+    assert len(still_held) == 4 - len(leaving) + len(later)
 
 
 def test_a_revoked_queue_that_is_still_held_stays_with_its_owner() -> None:

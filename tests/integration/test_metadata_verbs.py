@@ -75,6 +75,7 @@ def test_without_an_open_node_no_topic_can_be_made() -> None:
     assert not Topic.objects.exists()
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("queues", [0, 257])
 def test_too_few_or_too_many_queues_are_refused(queues: int) -> None:
     rows.node()
@@ -164,6 +165,7 @@ def test_changing_a_topic_audits_only_what_changed() -> None:
     assert (row.actor_kind, row.actor_name) == ("command", "test")
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     "call",
     [
@@ -235,6 +237,7 @@ def test_lists_are_paged_by_name_and_show_only_what_the_actor_may_see() -> None:
     raised(Code.INVALID, Invalid, lambda: topic_rows.page(actor=ME, window=Window(limit=1001)))
 
 
+@pytest.mark.one_engine
 def test_an_unknown_mode_is_refused() -> None:
     raised(Code.INVALID, Invalid, lambda: groups.create(name="g", mode="both", actor=ME))
     assert not ConsumerGroup.objects.exists()

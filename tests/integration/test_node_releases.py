@@ -33,6 +33,8 @@ from metadata.membership import consumers
 from metadata.models import AuditLog, DbNode
 from tests.support.older_tables import columns, evict, make_older, need
 
+pytestmark = pytest.mark.one_engine
+
 ACTOR = command("test")
 REFUSED = rf"Node main needs CatMQ >= 9\.1, this is {release.VERSION}"
 

@@ -97,7 +97,17 @@ def test_sending_outside_of_a_transaction_is_refused_and_says_what_to_write(rela
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"key": 7}, {"key": "k" * 201}, {"tag": "t" * 101}, {"headers": {"a": 1}}, {"body": 1.5}]
+    "wrong",
+    [
+        {"key": 7},
+        {"key": "k" * 201},
+        {"tag": "t" * 101},
+        {"headers": {"a": 1}},
+        {"body": 1.5},
+        {"body": None},
+        {"json": 1},
+        {"body": None, "json": float("nan")},
+    ],
 )
 def test_what_no_broker_would_take_is_refused_in_its_transaction(
     relays: Relays, wrong: dict[str, Any]

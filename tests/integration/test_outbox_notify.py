@@ -23,6 +23,8 @@ from tests.support.outboxes import bodies, commit
 from tests.support.simulated import SimulatedBroker
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.one_engine
+
 # Nothing but a notification brings a relay back within the time of a test.
 NEVER_S = 600.0
 

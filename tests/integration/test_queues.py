@@ -140,6 +140,7 @@ def test_new_queues_go_where_the_topic_has_fewest_or_where_one_says(
     assert [one.node for one in made.queues] == ["apart"]
 
 
+@pytest.mark.one_engine
 def test_a_preview_of_an_expansion_says_what_moves_and_changes_nothing(orders: list[int]) -> None:
     subscribe("billing")
     for _ in range(3):
@@ -155,6 +156,7 @@ def test_a_preview_of_an_expansion_says_what_moves_and_changes_nothing(orders: l
     assert not AuditLog.objects.filter(verb="expand").exists()
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("given", "code"),
     [
@@ -329,6 +331,7 @@ def test_shrinking_moves_the_slots_of_the_queues_that_go_and_closes_them(orders:
     assert send().queue in orders[:2]
 
 
+@pytest.mark.one_engine
 def test_the_newest_queues_go_when_a_number_is_given(orders: list[int]) -> None:
     planned = queues.shrink(topic="orders", count=2, actor=ME, dry_run=True)
     assert [one.queue for one in planned.queues] == orders[2:]
@@ -384,6 +387,7 @@ def test_a_queue_is_closed_on_its_node_before_metadata_says_so(
     assert seen == [(True, "rw", "read_write"), (False, "ro", "read_write")]
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("given", "kind", "code"),
     [
@@ -414,6 +418,7 @@ def test_a_shrinking_that_cannot_be_is_refused_and_closes_nothing(
     assert (set(states().values()), set(heads().values())) == ({"read_write"}, {"rw"})
 
 
+@pytest.mark.one_engine
 def test_the_last_queue_on_an_open_node_is_kept(orders: list[int], make_node: Callable[..., str]) -> None:
     make_node("second")
     (new,) = queues.expand(topic="orders", queues=1, node="second", actor=ME).queues
@@ -430,6 +435,7 @@ def test_the_last_queue_on_an_open_node_is_kept(orders: list[int], make_node: Ca
     assert states()[new.queue] == "read_write"
 
 
+@pytest.mark.one_engine
 def test_shrinking_twice_is_harmless(orders: list[int]) -> None:
     queues.shrink(topic="orders", queues=orders[:2], actor=ME)
     again = queues.shrink(topic="orders", queues=orders[:2], actor=ME)
@@ -503,6 +509,7 @@ def test_a_draining_queue_that_is_opened_gets_its_share_back(orders: list[int]) 
     assert set(heads().values()) == {"rw"}
 
 
+@pytest.mark.one_engine
 def test_the_last_open_queue_stays_open(orders: list[int]) -> None:
     for queue in orders[1:]:
         change(queue, "read_only")
@@ -520,6 +527,7 @@ def test_a_queue_opened_on_a_closed_node_takes_messages_when_the_node_does(order
     assert set(heads().values()) == {"rw"}
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("given", "kind", "code"),
     [
@@ -535,6 +543,7 @@ def test_a_wrong_change_of_a_queue_is_refused(
     refused(code, kind, lambda: change(**{"queue": orders[0], "state": "read_only", **given}))
 
 
+@pytest.mark.one_engine
 def test_every_change_is_in_the_audit_log_once(orders: list[int]) -> None:
     queues.expand(topic="orders", queues=1, actor=ME)
     queues.shrink(topic="orders", queues=[orders[0]], actor=ME)

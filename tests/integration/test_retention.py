@@ -234,6 +234,7 @@ def test_but_not_for_ever_and_what_goes_is_counted(queue: int, caplog: pytest.Lo
     assert [record for record in caplog.records if "unread" in record.getMessage()]
 
 
+@pytest.mark.one_engine
 def test_losses_of_a_group_add_up(queue: int) -> None:
     keep(keep_unread_days=0)
     clean()
@@ -242,6 +243,7 @@ def test_losses_of_a_group_add_up(queue: int) -> None:
     assert Alarm.objects.get().count == 10 + 5
 
 
+@pytest.mark.one_engine
 def test_without_the_guard_age_alone_counts(queue: int) -> None:
     keep(keep_unread_days=0)
     read(queue, 4)
@@ -444,12 +446,14 @@ def test_a_machine_that_was_started_anew_knows_nothing_of_before(queue: int) -> 
     assert clean(actor=job("expire_messages")).plan.blocked_by is None
 
 
+@pytest.mark.one_engine
 def test_a_node_that_is_away_is_cleaned_later(queue: int) -> None:
     registry.update(name="main", settings={"state": "offline"}, actor=ACTOR)
     snapshot.refresh()
     assert "offline" in str(clean().problem)
 
 
+@pytest.mark.one_engine
 def test_cleaning_needs_the_right_to_manage_and_is_audited(queue: int) -> None:
     stranger = Actor(kind="key", name="shop", rights={"browse": ("*",)})
     with pytest.raises(Forbidden):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support import defects, selftest
 from tests.support.clean_run import CleanRun
 from tests.support.verdicts import KINDS
+
+pytestmark = pytest.mark.one_engine
 
 
 def test_each_defect_is_named_by_its_kind_and_place_and_a_clean_run_has_none(

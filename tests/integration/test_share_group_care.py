@@ -117,6 +117,7 @@ def test_a_node_of_an_earlier_schema_gets_the_tables_by_an_upgrade(queue: int) -
     assert offsets(lease(one)) == list(range(10))
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("name", ["max_active_members", "allow_addresses", "deny_addresses"])
 def test_limits_on_owners_are_refused(name: str, queue: int) -> None:
     value: Any = 1 if name == "max_active_members" else "10.0.0.0/8"

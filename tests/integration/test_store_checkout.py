@@ -16,6 +16,8 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import NodeUnavailable
 
+pytestmark = pytest.mark.one_engine
+
 
 class Held:
     """A session as far as the pool looks at it."""

@@ -36,7 +36,7 @@ from metadata.groups import groups, offset_resets, ownership, subscription_rows
 from metadata.membership import consumers, rebalance
 from metadata.nodes import node_rows
 from metadata.topics import topic_rows
-from tests.support.tampering import declare_gap, raise_low, remove
+from tests.support.tampering import declare_gap, plant, raise_low, remove
 
 ACTOR = command("test")
 
@@ -180,6 +180,14 @@ def test_made_up_queues_and_epochs_are_fenced_and_change_nothing(queues: list[in
         Committed(10**6, "fenced")
     ]
     assert pull_one(member, queues[0], epochs[queues[0]]).state == "ok"
+
+
+def test_an_acquire_is_fenced_while_another_owner_has_its_epoch(queues: list[int]) -> None:
+    member = join()
+    epoch = take_over(member)[queues[0]]
+    plant(queues[0], "UPDATE reader SET owner = 'other' WHERE queue_id = {q}")
+    (acquired,) = positions.acquire(consumer=member, queues=[Claim(queues[0], epoch)])
+    assert acquired.state == "fenced"
 
 
 def test_an_offset_above_the_head_is_out_of_range(queues: list[int]) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage, digest
-from messagestore.engine.mysql_session import Session
+from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.pool import session_pool
 from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql, reader_sql, shapes
 from messagestore.tables.running import step
@@ -211,6 +212,27 @@ def test_stored_at_never_falls_within_a_queue(session: Session, queue: int) -> N
     assert abs(times[-1] - node_sql.now_ms(session)) < 60_000
     assert message_sql.stored_at_ms(session, queue=queue, offset=39) == times[39]
     assert message_sql.stored_at_ms(session, queue=queue, offset=40) is None
+
+
+def test_after_a_clock_went_back_messages_have_the_time_of_the_last_one(session: Session, queue: int) -> None:
+    ahead = "INTERVAL 1 HOUR" if session.engine == "mysql" else "3600000"
+    statement = f"UPDATE queue_head SET last_stored_at = last_stored_at + {ahead} WHERE queue_id = {queue}"
+    if isinstance(session, MySqlSession):
+        session.send(statement.encode(), statements=1)
+    elif isinstance(session, SqliteSession):
+        with session.transaction() as database:
+            database.execute(statement)
+    insert(session, queue, batch(1))
+    stored_at_ms = message_sql.stored_at_ms(session, queue=queue, offset=0)
+    assert stored_at_ms is not None
+    assert stored_at_ms > node_sql.now_ms(session) + 3_000_000
+
+
+def test_low_rises_up_to_the_head_and_never_falls(session: Session, queue: int) -> None:
+    insert(session, queue, batch(5))
+    raised = [partition_sql.raise_low(session, queue=queue, low=low) for low in (3, 2, 6, 5)]
+    assert raised == [True, False, False, True]
+    assert queue_sql.read_head(session, queue=queue) == shapes.Head(5, 5, "rw", 1)
 
 
 def test_creating_a_queue_again_changes_nothing(session: Session, queue: int) -> None:

@@ -83,6 +83,7 @@ def test_where_nothing_fits_the_position_moves_all_the_same_and_can_be_committed
     assert done == [Committed(queue, "ok", 30)]
 
 
+@pytest.mark.one_engine
 def test_a_pull_passes_no_more_than_the_scan_limit(
     queue: int, member: ConsumerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_pull_passes_no_more_than_the_scan_limit(
     assert read(pull_one(member, queue, 50)) == ([60], 61)
 
 
+@pytest.mark.one_engine
 def test_several_reads_of_a_long_queue_make_one_answer(
     queue: int, member: ConsumerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_several_reads_of_a_long_queue_make_one_answer(
     assert read(pull_one(member, queue, max_messages=2)) == ([12, 25], 30), "no further than what was read"
 
 
+@pytest.mark.one_engine
 def test_what_does_not_fit_into_the_answer_comes_with_the_next(queue: int, member: ConsumerId) -> None:
     send(queue, "old", *["new"] * 9, "old", body=b"x" * 1000)
     offsets, following = read(pull_one(member, queue, max_bytes=4_000))
@@ -114,6 +117,7 @@ def test_a_large_message_of_another_tag_costs_nothing(queue: int, member: Consum
     assert read(pull_one(member, queue, max_bytes=1_000)) == ([5], 6)
 
 
+@pytest.mark.one_engine
 def test_another_filter_holds_from_the_next_pull_on(queue: int, member: ConsumerId) -> None:
     send(queue, "old", "new", "paid")
     take("paid")

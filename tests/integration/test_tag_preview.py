@@ -1,4 +1,4 @@
-"""Tag filters tried on the last messages of a topic before they are set: on both engines."""
+"""Tag filters tried on the last messages of a topic before they are set."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ def test_it_counts_in_all_queues_as_pulls_compare(queues: list[int]) -> None:
     assert matches("") == matches("*") == TagMatches(7, 7)
 
 
+@pytest.mark.one_engine
 def test_a_topic_without_messages_has_nothing_to_look_at(queues: list[int]) -> None:
     assert matches("new") == TagMatches(0, 0)
 
 
+@pytest.mark.one_engine
 def test_it_looks_at_the_last_messages_only_an_even_share_of_each_queue(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +75,7 @@ def test_what_retention_took_and_declared_gaps_are_passed_over(queues: list[int]
     assert matches("new") == TagMatches(2, 1)
 
 
+@pytest.mark.one_engine
 def test_a_node_that_is_away_is_named_and_the_others_are_counted(
     node: str, make_node: Callable[..., str]
 ) -> None:
@@ -90,11 +93,13 @@ def test_a_node_that_is_away_is_named_and_the_others_are_counted(
     assert matches("new") == TagMatches(0, 0, ("main", "other"))
 
 
+@pytest.mark.one_engine
 def test_an_expression_is_refused(queues: list[int]) -> None:
     with pytest.raises(Invalid, match="expression"):
         matches("new && paid")
 
 
+@pytest.mark.one_engine
 def test_it_needs_the_right_to_look(queues: list[int]) -> None:
     with pytest.raises(Forbidden):
         tag_matches(topic="orders", tags="new", actor=Actor(kind="key", name="nobody"))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -76,6 +77,7 @@ def test_a_new_task_is_ready_and_can_be_asked_for(stage: Stage) -> None:
         calls.add.get_result("nothing")
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("wrong", [object(), {1, 2}, float("nan"), datetime.now(UTC), b"\xff", "\ud800"])
 def test_arguments_that_are_no_json_are_refused_and_nothing_is_written(stage: Stage, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"the arguments of task .*calls\.add must be JSON"):
@@ -156,6 +158,7 @@ def test_of_many_tasks_that_are_sent_directly_those_that_are_refused_do_not_exis
     assert len(stage.broker.messages("tasks.default")) == 3
 
 
+@pytest.mark.one_engine
 def test_what_no_worker_could_find_is_refused(stage: Stage) -> None:
     def local() -> None:
         """Cannot be imported."""
@@ -171,8 +174,17 @@ def test_what_no_worker_could_find_is_refused(stage: Stage) -> None:
         gone.func.__qualname__ = name
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
-    "wrong", [{"max_attempts": 0}, {"max_attempts": 101}, {"timeout": 0.5}, {"backoff": 3}, {"priority": 101}]
+    "wrong",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": 101},
+        {"timeout": 0.5},
+        {"backoff": 3},
+        {"backoff": AsyncMock()},
+        {"priority": 101},
+    ],
 )
 def test_a_wrong_field_of_a_task_is_refused(stage: Stage, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidTask, match=next(iter(wrong))):
@@ -196,6 +208,7 @@ def test_lanes_and_times_go_with_the_message(stage: Stage) -> None:
     assert 364 < (told[3][2] / 1000 - datetime.now(UTC).timestamp()) / 86_400 < 366
 
 
+@pytest.mark.one_engine
 def test_a_receiver_that_fails_does_not_fail_the_task(stage: Stage) -> None:
     def fails(**told: Any) -> None:
         raise ZeroDivisionError
@@ -231,6 +244,7 @@ def test_brokers_that_are_away_do_not_hinder_who_enqueues(stage: Stage) -> None:
     assert stage.run(result)[0].status == "SUCCESSFUL"
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -276,6 +290,7 @@ def test_a_failed_attempt_is_repeated_until_none_is_left_and_all_errors_are_kept
     assert "raise LookupError(text)" in result.errors[2].traceback
 
 
+@pytest.mark.one_engine
 def test_a_backoff_that_returns_none_ends_the_task(stage: Stage) -> None:
     final, other = calls.give_up.enqueue("final"), calls.give_up.enqueue("other")
     stage.run(final, other)
@@ -330,6 +345,7 @@ def test_a_task_that_takes_too_long_fails_and_another_thread_takes_over(stage: S
     assert record(result.id).status == "FAILED" and running.error is None
 
 
+@pytest.mark.one_engine
 def test_a_worker_whose_threads_are_all_stuck_ends_and_says_so(stage: Stage) -> None:
     calls.stuck.enqueue()
     with stage.worker(threads=1, drain_s=0.0) as running:
@@ -337,6 +353,7 @@ def test_a_worker_whose_threads_are_all_stuck_ends_and_says_so(stage: Stage) -> 
     assert isinstance(running.error, WorkerFailed) and "1 of 1 threads are stuck" in str(running.error)
 
 
+@pytest.mark.one_engine
 def test_a_worker_may_end_to_kill_a_task_that_does_not(stage: Stage) -> None:
     with with_options(ON_TIMEOUT="kill"):
         stage.settings = settings_of("default")
@@ -486,6 +503,7 @@ def test_a_task_whose_function_is_gone_waits_for_a_worker_that_has_it_and_then_f
     assert len(stage.broker.messages("tasks.default")) == 3  # sent again twice
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     "path", ["subprocess.check_output", "tests.support.tasking.calls.plain", "x", "a..b"]
 )
@@ -540,6 +558,7 @@ def test_a_task_of_the_far_future_is_sent_on(stage: Stage) -> None:
     assert record(result.id).status == "READY" and calls.done == []
 
 
+@pytest.mark.one_engine
 def test_without_rows_tasks_run_and_are_repeated_all_the_same(stage: Stage) -> None:
     with with_options(RESULTS="none"):
         stage.settings = settings_of("default")
@@ -551,6 +570,7 @@ def test_without_rows_tasks_run_and_are_repeated_all_the_same(stage: Stage) -> N
             calls.add.get_result("x")
 
 
+@pytest.mark.one_engine
 def test_a_worker_says_that_it_works_in_its_health_file(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "health"
     with stage.worker(health_file=str(path), worker_id="me"):

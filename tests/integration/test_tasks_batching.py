@@ -19,6 +19,7 @@ from catmq_client.contrib.django_tasks.testing import _Taken
 from catmq_client.contrib.django_tasks.working import execution, records, threads, worker
 from catmq_client.contrib.django_tasks.working.execution import Execution
 from catmq_client.contrib.django_tasks.working.records import Claim, DatabaseRecords, Place, Verdict
+from catmq_client.errors import Unavailable
 from tests.support.tasking import calls
 from tests.support.tasking.stage import Stage, record, staged
 from tests.support.waiting import until
@@ -96,6 +97,22 @@ def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing
     with CaptureQueriesContext(connection) as asked:
         assert kept.succeed(kept.claim(jobs[1], Place(3, "1-1", "third")), 7)
     assert record(jobs[1].id).return_value == 7 and len(asked) == 3
+
+
+def test_a_retry_that_cannot_be_sent_leaves_the_task_to_its_delivery(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, (job,) = DatabaseRecords(stage.settings), enqueued(stage, 1)
+    (claim,) = claimed(kept, [replace(job, is_direct=True)])
+
+    def send(*_: Any, **__: Any) -> None:
+        raise Unavailable("no broker answers")
+
+    monkeypatch.setattr(records, "send", send)
+    with pytest.raises(Unavailable):
+        kept.retry(claim, ValueError(), delay_s=0)
+    row = record(job.id)
+    assert (row.status, row.token) == ("RUNNING", 1), "the message that is left can begin it again"
 
 
 def test_ends_that_cannot_be_written_together_are_written_alone(

@@ -62,6 +62,7 @@ def test_tasks_run_in_the_test_with_those_that_they_enqueue_by_priority(stage: S
     assert OutboxMessage.objects.count() == 0
 
 
+@pytest.mark.one_engine
 def test_callbacks_of_a_transaction_that_never_ends_are_called_first(stage: Stage) -> None:
     with transaction.atomic():
         transaction.on_commit(lambda: calls.add.enqueue(1))
@@ -78,6 +79,7 @@ def test_only_what_is_due_runs(stage: Stage) -> None:
     assert [result.return_value for result in run_tasks(after=timedelta(hours=2))] == [2]
 
 
+@pytest.mark.one_engine
 def test_queues_and_numbers_may_be_asked_for_and_failures_raised(stage: Stage) -> None:
     for n in range(3):
         calls.add.enqueue(n)
@@ -89,6 +91,7 @@ def test_queues_and_numbers_may_be_asked_for_and_failures_raised(stage: Stage) -
         run_tasks(raise_failures=True)
 
 
+@pytest.mark.one_engine
 def test_run_tasks_says_if_tasks_are_not_in_the_outbox(stage: Stage) -> None:
     with with_options(SEND="direct"), pytest.raises(ImproperlyConfigured, match="SEND"):
         run_tasks()
@@ -131,6 +134,7 @@ def test_tasks_whose_messages_are_gone_are_sent_again_and_run_once(stage: Stage)
     assert [record(one.id).status for one in (later, young)] == ["READY", "READY"]
 
 
+@pytest.mark.one_engine
 def test_a_worker_that_starts_names_queues_whose_messages_may_be_gone(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,6 +176,7 @@ def test_old_tasks_are_deleted_and_no_others(stage: Stage) -> None:
     assert upkeep.prune(stage.settings) == 1
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -196,6 +201,7 @@ class _Said(BaseStorage):
         return [], True
 
 
+@pytest.mark.one_engine
 def test_the_admin_shows_errors_and_acts_for_those_who_may(stage: Stage) -> None:
     failed = calls.fail.enqueue("<b>oh</b>")
     run_tasks()
@@ -227,6 +233,7 @@ def due(seconds: float = 1.0) -> None:
     TaskSchedule.objects.update(due_at=datetime.now(UTC) - timedelta(seconds=seconds))
 
 
+@pytest.mark.one_engine
 def test_a_schedule_waits_for_its_first_time_and_runs_once_at_each(stage: Stage) -> None:
     with with_options(SCHEDULES={"minutely": EVERY_MINUTE}):
         mine = schedules.Schedules(upkeep.settings_of("default"))
@@ -271,6 +278,7 @@ def test_of_many_workers_one_enqueues(stage: Stage) -> None:
         assert TaskRecord.objects.count() == OutboxMessage.objects.count() == 1
 
 
+@pytest.mark.one_engine
 def test_a_changed_rule_waits_for_its_next_time(stage: Stage) -> None:
     with with_options(SCHEDULES={"n": EVERY_MINUTE}):
         schedules.Schedules(upkeep.settings_of("default")).run_due()
@@ -280,6 +288,7 @@ def test_a_changed_rule_waits_for_its_next_time(stage: Stage) -> None:
     assert TaskRecord.objects.count() == 0 and TaskSchedule.objects.get().rule == "0 3 * * *"
 
 
+@pytest.mark.one_engine
 def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -302,6 +311,7 @@ def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
     assert "'nothing'" in told[2]
 
 
+@pytest.mark.one_engine
 def test_a_worker_runs_schedules(stage: Stage) -> None:
     with with_options(SCHEDULES={"often": {**EVERY_MINUTE, "every": 1}}):
         stage.settings = upkeep.settings_of("default")

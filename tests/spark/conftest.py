@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark_tasks import sessions
 from tests.spark.stage import Stage
 from tests.support import java
+from tests.support.certificates import VERIFIED_HOST
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
 
@@ -41,7 +42,7 @@ def stage(home: Path, mariadb: MariaDB) -> Iterator[Stage]:
         name, password = stack.enter_context(mariadb.reader(schema))
         stack.callback(server.clear_away)
         server.start()
-        url = f"mysql://catmq:{mariadb.password}@127.0.0.1:{mariadb.port}/{schema}"
+        url = f"mysql://catmq:{mariadb.password}@{VERIFIED_HOST}:{mariadb.port}/{schema}"
         server.environ = {"CATMQ_NODE_MARIA_URL": url, "CATMQ_NODE_MARIA_READER_PASSWORD": password}
         server.manage("register_node", "maria")
         server.manage("set_reader", "maria", name)

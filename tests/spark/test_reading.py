@@ -32,6 +32,7 @@ def refused(frame: DataFrame) -> str:
     return str(caught.value)
 
 
+@pytest.mark.everyday
 def test_a_read_gives_what_a_pull_gives(stage: Stage, spark: SparkSession, node: str) -> None:
     topic = stage.topic(node)
     stage.fill(topic, 2_500)
@@ -67,12 +68,12 @@ def wanted(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_an_empty_topic_is_an_empty_table(stage: Stage, spark: SparkSession, node: str) -> None:
-    assert table(spark, stage.topic(node)).count() == 0
+def test_an_empty_topic_is_an_empty_table(stage: Stage, spark: SparkSession) -> None:
+    assert table(spark, stage.topic("maria")).count() == 0
 
 
-def test_partitions_are_ranges_of_queues(stage: Stage, spark: SparkSession, node: str) -> None:
-    topic = stage.topic(node, queues=1)
+def test_partitions_are_ranges_of_queues(stage: Stage, spark: SparkSession) -> None:
+    topic = stage.topic("maria", queues=1)
     stage.fill(topic, 1_000)
     frame = table(spark, topic, "offset bigint", rowsPerPartition=300)
     assert frame.rdd.getNumPartitions() == 4

@@ -21,9 +21,9 @@ START_S = 240
 
 
 def test_a_stream_takes_up_what_comes_in_bounded_batches(
-    stage: Stage, spark: SparkSession, node: str, tmp_path: Path
+    stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:
-    topic = stage.topic(node)
+    topic = stage.topic("main")
     stage.fill(topic, 500)
 
     def run() -> list[int]:

@@ -36,8 +36,8 @@ def send(frame: DataFrame, topic: str, **options: object) -> None:
     writer.save()
 
 
-def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: SparkSession, node: str) -> None:
-    topic = stage.topic(node)
+def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: SparkSession) -> None:
+    topic = stage.topic("maria")
     send(rows(spark, 1_000, parts=1), topic)
     found = stage.pulled(topic)
     assert len(found) == 1_000
@@ -48,8 +48,8 @@ def test_rows_become_messages_in_the_order_of_their_key(stage: Stage, spark: Spa
     assert all(len({one["queue"] for one in found if one["key"] == key}) == 1 for key in ("k0", "k1"))
 
 
-def test_the_same_run_again_stores_nothing_twice(stage: Stage, spark: SparkSession, node: str) -> None:
-    topic = stage.topic(node)
+def test_the_same_run_again_stores_nothing_twice(stage: Stage, spark: SparkSession) -> None:
+    topic = stage.topic("maria")
     for _ in range(2):
         send(rows(spark, 600), topic, runId="load 7", chunkMessages=100)
     assert len(stage.pulled(topic)) == 600
@@ -79,10 +79,10 @@ def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(stage: Stage,
 def test_a_stream_from_topic_to_topic_arrives_once(stage: Stage, spark: SparkSession, tmp_path: Path) -> None:
     source, target = stage.topic("maria"), stage.topic("main")
     stage.fill(source, 300)
-    for checkpoint in ("first", "first", "first"):
+    for _ in range(2):  # the second one begins at the checkpoint, and finds nothing new
         reader = spark.readStream.format("catmq").option("topic", source).load()
         writer = reader.select("key", "body").writeStream.format("catmq").option("topic", target)
-        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         assert query.start().awaitTermination(180)
     assert len(stage.pulled(target)) == 300
 

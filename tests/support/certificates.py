@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+import MySQLdb
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from metadata.rules import tls
 from tests.support.mariadb import MariaDB
 
 YEAR = timedelta(days=365)
-HERE = x509.IPAddress(ip_address("127.0.0.1"))
+
+
+def is_compared(host: str) -> bool:
+    """Return False for a driver that takes the address for local, and compares no certificate with it."""
+    try:
+        tls.check_driver("verify", host, MySQLdb.get_client_info(), os.environ)
+    except tls.Refused:
+        return False
+    return True
+
+
+# Where tests verify a database server's certificate. MariaDB 10.6 listens at one address only.
+VERIFIED_HOST = "127.0.0.1" if is_compared("127.0.0.1") else "127.0.0.2"
+HERE = tuple(x509.IPAddress(ip_address(host)) for host in sorted({"127.0.0.1", VERIFIED_HOST}))
 
 
 @dataclass(frozen=True)
@@ -31,9 +46,12 @@ class Signed:
 
 
 def sign(
-    name: str, ca: Signed | None, *, lasts: timedelta = YEAR, valid_for: x509.GeneralName = HERE
+    name: str, ca: Signed | None, *, lasts: timedelta = YEAR, valid_for: Sequence[x509.GeneralName] = HERE
 ) -> Signed:
-    """A certificate that began a day ago, signed by a CA; without one, that of a CA."""
+    """Return a certificate that began a day ago, signed by a CA; without one, that of a CA.
+
+    It has what clients with VERIFY_X509_STRICT require, as Python has from 3.13 on.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -47,9 +65,22 @@ def sign(
         .not_valid_after(now + lasts)
         .add_extension(x509.BasicConstraints(ca=ca is None, path_length=None), critical=True)
     )
+    issuer_key = (ca.key if ca else key).public_key()
+    draft = draft.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
+    draft = draft.add_extension(authority_key, critical=False)
+    draft = draft.add_extension(_key_usage(is_ca=ca is None), critical=True)
     if ca is not None:
-        draft = draft.add_extension(x509.SubjectAlternativeName([valid_for]), critical=False)
+        draft = draft.add_extension(x509.SubjectAlternativeName(valid_for), critical=False)
     return Signed(draft.sign(ca.key if ca else key, hashes.SHA256()), key)
+
+
+def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    return x509.KeyUsage(
+        digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca, encipher_only=False,
+        decipher_only=False, **dict.fromkeys(unused, False),
+    )  # fmt: skip
 
 
 class Authority:
@@ -66,14 +97,16 @@ class Authority:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options with which a server offers TLS."""
+        """Options with which a server offers TLS, also at VERIFIED_HOST."""
+        also = () if VERIFIED_HOST == "127.0.0.1" else (f"--bind-address=127.0.0.1,{VERIFIED_HOST}",)
         return (
+            *also,
             f"--ssl-ca={self._servers_ca}",
             f"--ssl-cert={self._certificate}",
             f"--ssl-key={self._key}",
         )
 
-    def issue(self, *, lasts: timedelta = YEAR, valid_for: x509.GeneralName = HERE) -> Signed:
+    def issue(self, *, lasts: timedelta = YEAR, valid_for: Sequence[x509.GeneralName] = HERE) -> Signed:
         """A server's certificate."""
         return sign("server", self._ca, lasts=lasts, valid_for=valid_for)
 

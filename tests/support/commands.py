@@ -27,7 +27,7 @@ BEGIN = (
 COMMAND = re.compile(rf"^{BEGIN}")
 # In a sentence a command ends with it, or where the next one begins.
 TOLD = re.compile(rf"(?<![\w/.-]){BEGIN}[ -~]*?(?=[.,;:)?\"]+(?:\s|$)|[`<>|&()]| then | or |$)", re.MULTILINE)
-ASSIGNMENT = re.compile(r"[A-Z_]+=")
+ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 ENDS = {"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "|&", "(", ")"}
 # What stands for a value, and a value that the parsers take.
 PLACEHOLDERS = {"QUEUE": "1", "N": "1", "RUN": "1", "REDRIVE": "1", "SPAN": "30s", "TIME": "2026-03-01T12:00"}

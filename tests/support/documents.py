@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.environment import ROOT
 from tests.support.server import clean_environment, first_line
+from tests.support.tracked import tracked_files
 
 BLOCK = re.compile(r"^(?P<indent> *)```(?P<kind>sh|python)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 SERVER = re.compile(r"^script/server\b(?!.*--help)")
@@ -22,19 +23,8 @@ LEFT_OUT = re.compile(r"^(script/(test|bench|chaos|mariadb)|git clone|cd )\b")
 # What runs until it is stopped gets an end.
 ENDLESS = re.compile(r"^(catmq consume (?!.*(--limit|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE)
 WORKER = re.compile(r"^(?=python examples/worker\.py)", re.MULTILINE)
-NOT_COPIED = (
-    ".git",
-    ".venv",
-    "var",
-    ".test",
-    ".*cache*",
-    "__pycache__",
-    "*.egg-info",
-    "build",
-    ".setup.lock",
-)
 LIMIT_S = 240
-FILE = re.compile(r"# ([\w/]+\.py)\b")  # the first line of a block that belongs into a file
+FILE = re.compile(r"# ([\w./]+\.py)\b")  # the first line of a block that belongs into a file
 
 
 class Block(str):
@@ -89,9 +79,11 @@ def python(block: str) -> str:
 
 
 def checkout(directory: Path) -> Path:
-    """A copy of the project with a virtualenv of its own, which sees what the gate's has installed."""
+    """Copy the tracked files, and make a virtualenv that sees what is installed in the test session's."""
     copy = directory / "catmq"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    for file in tracked_files():
+        (copy / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, copy / file, follow_symlinks=False)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", copy / ".venv"], check=True)
     (library,) = (copy / ".venv/lib").glob("python*/site-packages")
     ours = next(path for path in sys.path if path.endswith("site-packages"))

@@ -42,7 +42,7 @@ NOT_RUN = {
     "how-to/alarm-from-outside.md": "needs Prometheus; tests/unit/test_prometheus_rules.py reads its rules",
     "how-to/archive-and-replay.md": "needs Spark; tests/spark does the same by the jobs' own calls",
     "how-to/consume-with-a-worker.md": "has no end; tests/acceptance/test_commands.py runs it",
-    "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py tries the settings",
+    "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py makes its certificates",
     "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the requirements",
     "how-to/lose-a-node.md": "needs a lost server; tests/acceptance/scenarios/lost_nodes.py loses one",
     "how-to/move-celery-from-redis.md": "parts of a project; tests/acceptance/programs/celery_shop.py is one",

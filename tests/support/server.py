@@ -24,6 +24,8 @@ from tests.support.waiting import until
 READY_S = 180  # of a start, on a machine that does other things too
 STOP_S = 90
 NEW = ("CATMQ_JAVA_NETWORKS",)  # settings that the previous release would refuse
+TAIL_BYTES = 20_000  # of each log, in the report of a failed test
+started: list[Server] = []  # servers that are not cleared away yet
 
 
 @dataclass
@@ -79,6 +81,8 @@ class Server:
 
     def start(self) -> Server:
         """Starts and waits for the line on stdout."""
+        if not any(server is self for server in started):
+            started.append(self)
         self.data.mkdir(parents=True, exist_ok=True)
         embedded = "CATMQ_DATABASE_URL" not in self.environ
         if embedded and not self.from_nothing and not (self.data / "metadata.sqlite3").exists():
@@ -184,6 +188,7 @@ class Server:
 
     def clear_away(self) -> None:
         """Ends it, and kills whatever of it is left."""
+        started[:] = [server for server in started if server is not self]
         if self.process is not None:
             self.end()
         for pid in self.processes():
@@ -218,6 +223,17 @@ class Server:
         except OSError:
             return False
         return state != "Z" and f"CATMQ_DATA_DIR={self.data}\0".encode() in environ
+
+
+def log_tails() -> list[tuple[str, str]]:
+    """Return the ends of the logs of all started servers, as (title, text), for the report of a failure."""
+    sections = []
+    for server in started:
+        for path in (server.data / "stderr", *sorted((server.data / "log").glob("*.log"))):
+            with contextlib.suppress(FileNotFoundError):  # not written, or the directory is gone
+                text = path.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+                sections += [(f"end of {path}", text)] if text.strip() else []
+    return sections
 
 
 def clean_environment() -> dict[str, str]:

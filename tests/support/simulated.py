@@ -292,13 +292,14 @@ class SimulatedTopics(FakeTopics):
         self, topic: FakeTopic, batch_id: str, home: int, messages: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         content, queue = repr((topic.name, messages)), self.queues[home]
+        # First: what a node has stored, it cannot tell while it is down.
+        if queue.node in self.down_nodes:
+            raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
         known = self._parts.get((batch_id, home))
         if known is not None:
             if known[0] != content:
                 raise Conflict("that batch_id held other messages", code="batch_conflict", status=409)
             return known[1]
-        if queue.node in self.down_nodes:
-            raise Unavailable(f"node {queue.node} is down", code="node_unavailable", status=503)
         if queue.state != "read_write":
             raise Conflict(f"queue {home} is {queue.state}", code="queue_not_writable", status=409)
         results = [self.take(topic, queue, message) for message in messages]

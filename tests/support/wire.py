@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from metadata.rules.tls import CLIENT_SSL
+from tests.support.certificates import VERIFIED_HOST
 
 PIECE = 1 << 16
 HEAD = 4  # bytes before a packet
@@ -17,9 +18,10 @@ BEFORE_CAPABILITIES = 4 + 8 + 1  # number of the connection, eight bytes of the 
 
 @dataclass
 class Wire:
-    """Clients connect to `port`; `heard` is all that passed. `strips`: TLS is not offered to them."""
+    """Clients connect to `host` and `port`; `heard` is all that passed. `strips`: TLS is not offered."""
 
     server_port: int
+    host: str = VERIFIED_HOST
     strips: bool = False
     heard: bytearray = field(default_factory=bytearray)
     _listener: socket.socket = field(default_factory=socket.socket)
@@ -32,7 +34,7 @@ class Wire:
     @contextmanager
     def running(self) -> Iterator[Wire]:
         """Listens for the length of a block."""
-        self._listener.bind(("127.0.0.1", 0))
+        self._listener.bind((self.host, 0))
         self._listener.listen()
         threading.Thread(target=self._accept, daemon=True).start()
         try:

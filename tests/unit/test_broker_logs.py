@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 
 from catmq_site.logs import FORMAT, OneLine
+from tests.support import server as servers
 from tests.support.broker_logs import examined
+from tests.support.server import Server
 
 FRAMES = """Loop x failed, time 1 in a row
 Traceback (most recent call last):
@@ -58,3 +61,14 @@ def test_a_traceback_as_servers_write_it_is_judged_by_its_own_end(error: Excepti
     text = "\n".join(OneLine(FORMAT).format(one) for one in (entry, after, after))
 
     assert sentences(text) == ["an unexpected traceback: KeyError: 'seven'"] * found
+
+
+def test_the_report_of_a_failed_test_has_the_ends_of_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/broker.log").write_text("old\n" + "x" * servers.TAIL_BYTES + "\nrequest failed\n")
+    (tmp_path / "log/jobs.log").touch()
+    monkeypatch.setattr(servers, "started", [Server(tmp_path), Server(tmp_path / "removed")])
+    ((title, text),) = servers.log_tails()
+    assert title.endswith("log/broker.log") and text.endswith("request failed\n") and "old" not in text

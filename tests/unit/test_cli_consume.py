@@ -81,6 +81,32 @@ def test_output_body_prints_the_bytes_themselves(
     assert capsysbinary.readouterr().out == b"\xff\x00\n"
 
 
+HALF = b'{"x":"\\ud83d"}'  # of an emoji
+DEEP = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+RAW = b"\xff\x00\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("form", "shown"),
+    [
+        ("json", [r"{\"x\":\"\\ud83d\"}", "[[[[", '"body_base64":"/wAbWzJK"', '"body":"good"']),
+        ("table", [r'{"x":"\ud83d"}', "[[[[", "base64:/wAbWzJK", "good"]),
+        ("{body.x}", [r"\ud83d", '[JSON too deep] {"x":[[[[', "", ""]),
+    ],
+)
+def test_no_message_stops_the_command(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], form: str, shown: list[str]
+) -> None:
+    with Producer(transport=broker) as producer:
+        producer.send_batch(
+            "orders", [{"body": b, "key": "k", "tag": "t"} for b in (HALF, DEEP, RAW, b"good")]
+        )
+    assert main([*CONSUME, "--limit", "4", "--output", form], transport=broker) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert all(part in line for part, line in zip(shown, lines, strict=True))
+    assert done(broker) == 4
+
+
 def test_what_was_printed_is_committed_and_the_next_run_goes_on_there(
     broker: FakeBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,8 +80,12 @@ def test_what_changed_since_the_preview_is_told(file: str, capsys: pytest.Captur
     assert "topics[0]: topic orders exists" in capsys.readouterr().err
 
 
-def test_standard_input_is_read_for_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(DOCUMENT)))
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_standard_input_is_read_for_a_dash_also_as_windows_writes_it(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    data = json.dumps(DOCUMENT).encode(encoding)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     canned = Canned({"POST import": {"dry_run": True, "steps": []}})
     assert main(["import", "-"], transport=canned) == 0
     assert canned.requests[0].body is not None and canned.requests[0].body["document"] == DOCUMENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -112,6 +113,32 @@ def test_a_message_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
 def test_a_format_has_fields_of_the_json(form: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("peek", "orders", "--output", form, transport=peeked()) == 0
     assert capsys.readouterr().out == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("find orders --key k", {"scanned": 1, "next": None}),
+        ("peek orders", {"scanned": 1, "next": None}),
+        ("delayed orders", {"count": 1, "next": None, "away": []}),
+        ("dlq show g 1", {}),
+    ],
+)
+@pytest.mark.parametrize("form", ["{body.x}", "{body}", "json", "pretty"])
+@pytest.mark.parametrize("body", [b'{"x":"\\ud83d"}', b"[" * 100_000, b"\xff\x1b", b"\xff\xfe{"])
+def test_no_message_stops_a_command(command: str, answer: dict[str, Any], form: str, body: bytes) -> None:
+    encoded = base64.b64encode(body).decode()
+    message = {"offset": 0, "queue": 7, "message_id": "7-0", "key": "\ud83d", "headers": {"h": "\ud83d"}}
+    message |= {"body_base64": encoded, "stored_at_ms": 1 << 60, "due_at_ms": 1 << 60, "attempt": 1}
+    canned = Canned(
+        {
+            "GET topics/orders": {"name": "orders", "queues": [QUEUE]},
+            "GET topics/orders/messages": {"messages": [message], **answer},
+            "GET topics/orders/delayed": {"messages": [message], **answer},
+            "GET groups/g/dead/1": message,
+        }
+    )
+    assert run(*command.split(), "--output", form, transport=canned) == 0
 
 
 def test_a_format_of_a_list_names_unknown_fields(capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,11 +222,6 @@ def test_the_consume_example_prints_orders(broker: SimulatedBroker, start: Start
     assert len([process.stdout.readline() for _ in range(10)]) == 10
 
 
-@pytest.mark.parametrize("name", ["send.py", "consume.py", "worker.py", "share_worker.py"])
-def test_an_example_is_short_enough_to_be_read_at_a_glance(name: str) -> None:
-    assert len((ROOT / "examples" / name).read_text().splitlines()) <= 30
-
-
 def test_bash_completes_commands_and_options_by_the_printed_script(start: Start, tmp_path: Path) -> None:
     script = tmp_path / "completion"
     script.write_bytes(

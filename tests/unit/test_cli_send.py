@@ -101,6 +101,34 @@ def test_a_body_is_the_line_itself_without_its_end(broker: FakeBroker, tmp_path:
     assert bodies(broker) == [b'{ "a" : "\xc3\xa4" }', b'{"b":1}']
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.txt", "X.JSONL"])
+def test_the_byte_order_mark_of_a_file_from_windows_is_no_part_of_a_message(
+    broker: FakeBroker, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes('\ufeff{"path":"a"}\r\n{"path":"b"}\r\n'.encode())
+    assert main(["send", "orders", "--file", str(path), "--key", "k"], transport=broker) == 0
+    assert bodies(broker) == [b'{"path":"a"}', b'{"path":"b"}']
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.txt"])
+def test_a_file_in_utf_16_is_refused_with_its_cause(
+    broker: FakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, name: str, encoding: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes('\ufeff{"path":"a"}\r\n'.encode(encoding))
+    assert main(["send", "orders", "--file", str(path)], transport=broker) == 1
+    assert "line 1: the input is UTF-16 or UTF-32: write it in UTF-8" in capsys.readouterr().err
+    assert bodies(broker) == []
+
+
+def test_lines_of_a_file_whose_name_is_in_capitals_are_checked(broker: FakeBroker, tmp_path: Path) -> None:
+    path = tmp_path / "X.JSONL"
+    path.write_bytes(b"oops")
+    assert main(["send", "orders", "--file", str(path)], transport=broker) == 1
+
+
 def test_a_gzip_file_is_unpacked(broker: FakeBroker, events: Path) -> None:
     packed = events.with_suffix(".jsonl.gz")
     packed.write_bytes(gzip.compress(events.read_bytes()))
@@ -146,6 +174,8 @@ def test_receipts_come_in_the_order_of_the_lines(
         (b'{"path":true}', "field 'path' is true"),
         (b'{"path":1.5}', "field 'path' is 1.5"),
         (b"[" * 100_000, "not JSON"),
+        (b'\xef\xbb\xbf{"path":"a"}', "not JSON from character 1 on: remove its byte order mark"),
+        ('{"path":"a"}'.encode("utf-16-le"), "not JSON from character 2 on: it has zero bytes, as UTF-16"),
     ],
 )
 def test_a_bad_line_is_named_and_all_before_it_are_sent(

@@ -25,6 +25,7 @@ from catmq_client.errors import (
     Unavailable,
 )
 from catmq_client.http import wire
+from catmq_client.reading.state import lease_clock
 from tests.support.consumers import Make, making
 from tests.support.simulated import SimulatedBroker
 
@@ -361,6 +362,25 @@ def test_without_lease_nothing_is_given_out_until_a_heartbeat_is_recorded(
     broker.heal()
     consumer._state.want_heartbeat()
     assert len(take(consumer, 3)) == 3
+
+
+def test_a_lease_begins_when_its_heartbeat_was_sent(broker: SimulatedBroker) -> None:
+    arrived_at: list[float] = []
+
+    class Noting:
+        """Notes when heartbeats arrive."""
+
+        def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if path.endswith("/heartbeat"):
+                arrived_at.append(lease_clock())
+            return broker.request(method, path, **more)
+
+    send(broker, 1)
+    with Consumer(transport=Noting(), group="g", topics=["t"]) as consumer:
+        assert take(consumer, 1)
+        with consumer._state.changed:
+            begun_at = consumer._state.lease_until - consumer._state.session_timeout_s
+    assert begun_at < arrived_at[-1]
 
 
 def test_callbacks_tell_of_queues_before_their_first_message_and_at_the_end(

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from catmq_client import HttpTransport
+from catmq_client.cli.connection import Brokers
+from catmq_client.errors import ConnectFailed, Unavailable
 from catmq_client.http import failure_log
-from catmq_client.http.failure_log import AGAIN_S, FailureLog
+from catmq_client.http.failure_log import AGAIN_S, FailureLog, with_question
 
 
 def test_a_failure_that_lasts_is_told_at_its_begin_each_minute_and_at_its_end(
@@ -29,3 +32,12 @@ def test_a_failure_that_lasts_is_told_at_its_begin_each_minute_and_at_its_end(
         "committing still fails after 60 s: no answer",
         "committing works again after 120.0 s",
     ]
+
+
+def test_a_broker_that_cannot_be_reached_is_asked_for_by_what_gave_its_url() -> None:
+    error, url = ConnectFailed("refused"), "http://a:8000"
+    in_program, in_command = HttpTransport(url), Brokers([url], None).network()
+    assert with_question(error, in_program).endswith("CATMQ_URL or the first argument says http://a:8000")
+    assert with_question(error, in_command).endswith("CATMQ_URL or --url says http://a:8000")
+    assert with_question(error, object()) == "refused"
+    assert with_question(Unavailable("busy"), in_program) == "busy"

@@ -152,6 +152,23 @@ def test_a_poll_may_fail_messages_and_commit_stores_them_first(broker: Simulated
     assert [(one.message.body, one.error) for one in broker.waiting("g")] == [(b"1", "KeyError: 'x'")]
 
 
+def test_a_poll_passes_no_failed_message_before_its_copy_is_stored(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    broker.fail(FAILURES, Unavailable("later", status=503), times=1_000)
+    send(broker, 3, key=None)
+    consumer = make(auto_commit_interval_ms=1)
+    messages: list[Message] = []
+    while len(messages) < 3:
+        messages += consumer.poll(timeout_s=LIMIT_S)
+    consumer.fail(messages[1], "bad")
+    consumer.poll(timeout_s=0.0)
+    assert broker.wait_until(lambda: len(broker.seen(FAILURES)) > 3)
+    assert sum(broker.committed("g").values()) == 1
+    broker.heal()
+    assert broker.wait_until(lambda: sum(broker.committed("g").values()) == 3)
+
+
 def test_an_explicit_commit_above_a_failure_that_is_not_stored_is_refused(
     broker: SimulatedBroker, make: Make
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -95,6 +96,43 @@ def test_wrong_bodies_and_keys_are_refused_before_sending(broker: SimulatedBroke
     with pytest.raises(OptionError, match="key=5: give text"):
         make().send("t", b"", key=wrong)
     assert not broker.seen(PUBLISH)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({}, "no body"),
+        ({"body": None}, "no body"),
+        ({"body": b"", "json": 1}, "both given"),
+        ({"body": "x", "json": None}, "both given"),
+        ({"json": float("nan")}, "finite numbers"),
+        ({"json": {"a": [float("-inf")]}}, "finite numbers"),
+        ({"json": {"a": {1, 2}}}, "set is not JSON"),
+        ({"json": "\ud800"}, "not UTF-8"),
+        ({"json": functools.reduce(lambda inner, _: [inner], range(100_000), 0)}, "recursion"),
+    ],
+)
+def test_a_body_that_cannot_be_meant_is_refused_by_each_way_to_send(
+    broker: SimulatedBroker, make: Make, fields: dict[str, Any], wrong: str
+) -> None:
+    producer = make()
+    for send in (producer.send, producer.send_async, producer.send_oneway):
+        with pytest.raises(OptionError, match=wrong):
+            send("t", **fields)
+    with pytest.raises(OptionError, match=wrong):
+        producer.send_batch("t", [fields])
+    assert not broker.seen(PUBLISH)
+
+
+def test_none_as_json_is_null_and_a_message_of_a_batch_needs_a_body(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    producer, none = make(), cast(bytes, None)
+    producer.send("t", json=None, queue=1)
+    producer.send_batch("t", [{"json": None, "queue": 1}])
+    assert bodies(broker) == [b"null", b"null"]
+    with pytest.raises(OptionError, match="no body"):
+        producer.send_batch("t", [NewMessage(none)])
 
 
 def test_an_unknown_topic_is_said_at_once_with_its_remedy(make: Make) -> None:
@@ -318,6 +356,33 @@ def test_what_was_never_stored_ends_as_delivery_timeout(broker: SimulatedBroker,
         make(delivery_timeout_ms=50).send("t", b"x")
 
 
+@pytest.mark.parametrize("request_", ["GET", PUBLISH])
+def test_a_broker_that_does_not_answer_is_logged_at_once_with_what_to_look_at(
+    broker: SimulatedBroker, make: Make, request_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="catmq.producer")
+    logged: list[str] = []
+    broker.fail(request_, ConnectFailed("http://a:8000 cannot be reached"), times=4)
+    transport = Watched(broker, lambda: logged.append(caplog.text))
+    with Producer(transport=transport, retry_backoff_ms=1) as producer:
+        producer.send("t", b"1")
+    after_first_failure = logged[1 if request_ == "GET" else 2]
+    assert "http://a:8000 cannot be reached" in after_first_failure
+    assert "CATMQ_URL or the first argument says http://a:8000, http://b:8000" in after_first_failure
+    assert caplog.text.count("cannot be reached") == 1 and caplog.text.count("works again") == 1
+
+
+def test_a_message_that_never_left_the_buffer_says_so(broker: SimulatedBroker, make: Make) -> None:
+    producer = make(linger_ms=60_000, delivery_timeout_ms=7_000)
+    future = producer.send_async("t", b"1", queue=1)
+    (buffer,) = producer._sending().accumulator._buffers.values()
+    buffer.batches[0].expires_at, buffer.last_error = 0.0, "a:8000 cannot be reached"
+    producer.flush(LIMIT_S)
+    error = str(future.exception(LIMIT_S))
+    assert "not tried yet: it waited in the buffer for all of delivery_timeout_ms (7 s)" in error
+    assert "the last try for its queue ended with: a:8000 cannot be reached" in error
+
+
 def test_a_final_refusal_is_not_repeated(broker: SimulatedBroker, make: Make) -> None:
     broker.fail(PUBLISH, Forbidden("key may not produce on t", code="forbidden", status=403))
     with pytest.raises(Forbidden):
@@ -339,6 +404,25 @@ def test_a_partly_refused_answer_repeats_the_same_batch(broker: SimulatedBroker,
 
     broker.topics.publish = partly  # type: ignore[method-assign]
     assert len(producer.send_batch("t", [NewMessage(b"1", queue=1), NewMessage(b"2", queue=1)])) == 2
+    assert len(set(batch_ids(broker))) == 1
+    assert len(bodies(broker)) == 2
+
+
+def test_a_partly_stored_batch_does_not_move_when_its_node_goes_away(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    publish, down = broker.topics.publish, {"code": "node_unavailable", "detail": "down", "retriable": True}
+    calls: list[int] = []
+
+    def partly_then_not(name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise Unavailable("down", code="node_unavailable")
+        results = publish(name, body)
+        return [{"error": down}, *results[1:]] if len(calls) == 1 else results
+
+    broker.topics.publish = partly_then_not  # type: ignore[method-assign]
+    assert len(make().send_batch("t", [NewMessage(b"1"), NewMessage(b"2")])) == 2
     assert len(set(batch_ids(broker))) == 1
     assert len(bodies(broker)) == 2
 
@@ -460,6 +544,18 @@ class Interrupting:
         return self.broker.request(method, path, **more)
 
 
+class Watched:
+    """A transport that calls a function before each request."""
+
+    def __init__(self, broker: SimulatedBroker, call: Callable[[], object]) -> None:
+        self._broker, self._call = broker, call
+        self.urls = ("http://a:8000", "http://b:8000")
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        self._call()
+        return self._broker.request(method, path, **more)
+
+
 def age_layout(producer: Producer, topic: str) -> None:
     state = producer._state
     assert state is not None
@@ -559,13 +655,16 @@ def test_an_answer_with_too_few_results_is_an_unknown_outcome_and_frees_its_buff
     assert producer.send("t", b"2", key="k").offset == 1
 
 
-def test_a_layout_that_cannot_be_read_leaves_the_known_one(broker: SimulatedBroker) -> None:
-    transport = Interrupting(broker)
-    with Producer(transport=transport) as producer:
-        first = producer.send("t", b"1", key="k")
-        age_layout(producer, "t")
-        transport.planted["GET"] = KeyError("layout")
-        assert producer.send("t", b"2", key="k").queue == first.queue
+def test_a_layout_that_cannot_be_read_leaves_the_known_one(
+    broker: SimulatedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make()
+    first = producer.send("t", b"1", key="k")
+    age_layout(producer, "t")
+    monkeypatch.setattr(type(broker.topics.find("t")), "view", lambda topic: {"name": "t"})
+    assert producer.send("t", b"2", key="k").queue == first.queue
+    with pytest.raises(AnswerLost, match="topic t cannot be read"):
+        make().send("t", b"3")
 
 
 @pytest.mark.parametrize("key", ["k", None])
@@ -700,7 +799,7 @@ def test_send_batch_tells_a_message_without_room_or_route_at_its_place(
     results = make().send_batch("t", [NewMessage(b"1"), NewMessage(b"2", queue=99), NewMessage(b"3")])
     assert [type(result) for result in results] == [Receipt, OptionError, Receipt]
     broker.fail(PUBLISH, ConnectFailed("down"), times=100_000)
-    producer = make(buffer_messages=2, max_block_ms=20, delivery_timeout_ms=100)
+    producer = make(buffer_messages=2, max_block_ms=1, delivery_timeout_ms=500)
     results = producer.send_batch("t", [NewMessage(b"%d" % n, queue=1) for n in range(4)])
     assert [type(result) for result in results[2:]] == [BufferFull, BufferFull]
     assert not any(isinstance(result, Receipt) for result in results)

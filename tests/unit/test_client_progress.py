@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from catmq_client.message import Message, Source, row_of
 from catmq_client.options import ConsumerOptions
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.fetcher import Fetcher
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.state import GroupState, lease_clock
+from catmq_client.reading.state import GroupState
 from catmq_client.testing import FakeBroker
 from tests.support.handlers import working
 from tests.support.waiting import until

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from catmq_client import Consumer, NewMessage, Producer
-from catmq_client.errors import AnswerLost, CatmqError, Unavailable, from_problem
-from catmq_client.reading.state import lease_clock
+from catmq_client.errors import AnswerLost, CatmqError, ConnectFailed, Unavailable, from_problem
+from catmq_client.reading.clocks import lease_clock
 from tests.support.becoming import becomes
 from tests.support.simulated import SimulatedBroker
+from tests.support.waiting import until
 
 Make = Callable[..., Consumer]
 
@@ -103,8 +105,9 @@ def asked_again(consumer: Consumer, brokers: Brokers, count: int = 2) -> None:
 
 def ends(consumer: Consumer, *, ago_s: float = 0.0) -> None:
     """The lease ends now, or did some time ago."""
-    with consumer._state.changed:
-        consumer._state.lease_until = lease_clock() - ago_s
+    state = consumer._state
+    with state.changed:
+        state.lease_until = state.recorded_until = lease_clock() - ago_s
 
 
 def goes_on(consumer: Consumer) -> bool:
@@ -231,6 +234,65 @@ def test_who_is_to_stop_without_its_coordinator_takes_no_promise(make: Make, bro
     ends(consumer)
     asked_again(consumer, brokers)
     assert not goes_on(consumer)
+
+
+@pytest.mark.parametrize(
+    ("ordered", "options", "begins"),
+    [
+        (True, {}, False),
+        (True, {"on_coordinator_loss": "continue"}, True),
+        (False, {}, True),
+        (False, {"on_coordinator_loss": "stop"}, False),
+    ],
+)
+def test_of_an_ordered_subscription_nothing_begins_that_a_new_owner_may_have(
+    broker: SimulatedBroker, make: Make, brokers: Brokers, *, ordered: bool, options: Any, begins: bool
+) -> None:
+    broker.subscribe("g", "t")
+    broker.configure("g", "t", ordered=ordered)
+    brokers.urls = ("a",)
+    consumer = make(name="former", **options)
+    brokers.says = {"a": promise}
+    broker.fail(f"{consumer._state.consumer_id}/pull", ConnectFailed("away"), times=1_000_000)
+    ends(consumer)
+    broker.expire("g", "former")  # by a broker that the member does not know
+    with Consumer(transport=broker, group="g", topics=["t"], name="heir") as heir:
+        assert [message.offset for message in heir.poll(2, timeout_s=10.0)] == [0, 1]
+        asked_again(consumer, brokers)
+        # The former owner has message 1 in its buffer, with the key that the new one is at work on.
+        assert goes_on(consumer) is begins
+
+
+def test_an_ordered_subscription_that_stopped_holds_up_no_other_and_goes_on_when_heartbeats_are_recorded(
+    broker: SimulatedBroker, brokers: Brokers
+) -> None:
+    broker.create_topic("u", queues=1)
+    for topic in ("t", "u"):
+        broker.subscribe("g", topic)
+    broker.configure("g", "t", ordered=True)
+    brokers.urls = ("a",)
+    handled: list[str] = []
+    consumer = Consumer(transport=brokers, group="g", topics=["t", "u"], retry_backoff_ms=1)
+    running = threading.Thread(
+        target=consumer.run, args=(lambda m: handled.append(m.topic),), kwargs={"threads": 1}
+    )
+    running.start()
+    try:
+        until(lambda: len(handled) == 9)
+        brokers.says = {"a": promise}
+        ends(consumer)
+        asked_again(consumer, brokers)
+        with Producer(transport=broker) as producer:
+            producer.send_batch("t", [b"", b""])
+            producer.send_batch("u", [b"", b""])
+        until(lambda: handled.count("u") == 2)
+        assert handled.count("t") == 9
+        brokers.says = {}
+        asked_again(consumer, brokers)
+        until(lambda: handled.count("t") == 11)
+    finally:
+        consumer.stop()
+        running.join(10.0)
 
 
 @pytest.mark.parametrize(("answer", "comes_back"), [(promise, True), (lost, False), (refusal, False)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from catmq_client.options import ShareConsumerOptions
-from catmq_client.reading.state import lease_clock
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.sharing.leases import LINGER_S, LeaseBook
 from catmq_client.sharing.runs import MOST_UNTOLD, HeldRun, RunReport
 

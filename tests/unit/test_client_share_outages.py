@@ -12,7 +12,7 @@ import pytest
 
 from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
-from catmq_client.reading.state import lease_clock
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.testing import FakeBroker
 from tests.support.shares import (
     LIMIT_S,
@@ -128,6 +128,26 @@ def test_nothing_begins_after_the_lease_until_a_broker_has_renewed_it(broker: Fa
         broker.heal()
         until(lambda: committed(broker) == 3)
     assert sorted(begun) == ["0", "1", "2"]
+
+
+def test_a_renewed_lease_begins_when_the_renewal_was_sent(broker: FakeBroker) -> None:
+    arrived_at: list[float] = []
+
+    class Noting:
+        """Notes when a renewal arrives."""
+
+        def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if any("renew" in done for done in more.get("body", {}).get("done", ())):
+                arrived_at.append(lease_clock())
+            return broker.request(method, path, **more)
+
+    send(broker, 1)
+    with ShareConsumer(transport=Noting(), **QUICK, auto_accept=False) as one:
+        (message,) = one.poll(timeout_s=LIMIT_S)
+        assert message.renew(60)
+        until(lambda: arrived_at and not message.run.sending)
+        assert message.run.lease_until - message.run.lease_s < arrived_at[-1]
+        assert message.accept()
 
 
 def test_what_somebody_else_has_by_then_is_not_begun(broker: FakeBroker, make: Make) -> None:
@@ -246,6 +266,60 @@ def test_nothing_begins_under_leases_that_ended_with_the_session(broker: FakeBro
         assert len(expired.got) == 1
         broker.heal()
         until(lambda: committed(broker) == 6)
+
+
+class HoldingBack:
+    """A transport that holds back the first answer to a request whose path ends so."""
+
+    def __init__(self, broker: FakeBroker, path: str) -> None:
+        self._broker, self._path = broker, path
+        self.held, self.free = threading.Event(), threading.Event()
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        answer = self._broker.request(method, path, **more)
+        if path.endswith(self._path) and not self.held.is_set():
+            self.held.set()
+            self.free.wait(LIMIT_S)
+        return answer
+
+
+def end_session(broker: FakeBroker, one: ShareConsumer) -> None:
+    """Let the session of a member end, and wait until it has registered again."""
+    broker.fail("/heartbeat$", Gone("expired", code="expired", status=410))
+    one._state.want_heartbeat()
+    until(lambda: len(broker.seen("/consumers$")) == 2)
+
+
+def test_a_renewal_that_was_under_way_when_the_session_ended_revives_no_lease(broker: FakeBroker) -> None:
+    send(broker, 2)
+    network = HoldingBack(broker, "/share/done")
+    with ShareConsumer(transport=network, **QUICK, auto_accept=False) as one:
+        (message,) = one.poll(1, timeout_s=LIMIT_S)
+        assert message.renew(60)
+        assert network.held.wait(LIMIT_S)
+        end_session(broker, one)
+        broker.fail("/share", ConnectFailed("away"), times=100_000)
+        reports = len(broker.seen(DONE))
+        network.free.set()
+        until(lambda: len(broker.seen(DONE)) > reports)  # so the held answer has been read
+        assert message.lease_left_s == 0
+        broker.heal()
+        until(lambda: message.lease_left_s > 0)
+
+
+def test_what_a_pull_brings_after_its_session_ended_is_renewed_before_it_begins(broker: FakeBroker) -> None:
+    send(broker, 1)
+    network = HoldingBack(broker, "/share")
+    with ShareConsumer(transport=network, **QUICK) as one:
+        assert one.poll(timeout_s=0.05) == []
+        assert network.held.wait(LIMIT_S)
+        end_session(broker, one)
+        broker.fail(DONE, ConnectFailed("away"), times=100_000)
+        network.free.set()
+        until(lambda: one._state.runs)
+        assert one.poll(timeout_s=0.05) == []
+        broker.heal()
+        assert numbers(one.poll(timeout_s=LIMIT_S)) == [0]
 
 
 def test_closing_while_brokers_are_away_ends_in_time(broker: FakeBroker, make: Make) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from catmq_client import Consumer, Message, NewMessage, Producer
-from catmq_client.errors import Conflict, ConnectFailed, ConsumerError, HandlerFailed, OptionError
+from catmq_client.errors import (
+    Conflict,
+    ConnectFailed,
+    ConsumerError,
+    HandlerFailed,
+    OptionError,
+    Unavailable,
+)
 from tests.support.becoming import becomes
 from tests.support.simulated import SimulatedBroker
 
@@ -66,8 +73,12 @@ def test_two_members_share_the_queues_and_see_everything_once(broker: SimulatedB
     assert broker.wait_until(lambda: owners(broker) == {"one": 2, "two": 2})
 
 
-def test_a_queue_is_given_up_only_when_the_application_came_back(broker: SimulatedBroker, make: Make) -> None:
+@pytest.mark.parametrize("refused_commits", [0, 3])
+def test_a_queue_is_given_up_only_when_the_application_came_back_and_its_commit_is_stored(
+    broker: SimulatedBroker, make: Make, refused_commits: int
+) -> None:
     send(broker, 400)
+    broker.fail("POST .*/commit", Unavailable("later", status=503), times=refused_commits)
     one = make("one")
     taken = one.poll(400, timeout_s=LIMIT_S)
     two = make("two")

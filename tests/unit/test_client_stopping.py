@@ -11,8 +11,9 @@ import pytest
 from catmq_client import Consumer, Message, NewMessage, Producer
 from catmq_client.message import Source, row_of
 from catmq_client.options import ConsumerOptions
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.state import GroupState, lease_clock
+from catmq_client.reading.state import GroupState
 from tests.support.becoming import becomes, owns
 from tests.support.handlers import working
 from tests.support.held import HeldTransport

@@ -255,6 +255,15 @@ def test_a_refused_certificate_means_that_nothing_was_sent() -> None:
     assert not error.retriable
 
 
+def test_an_extension_that_a_certificate_lacks_is_named_with_what_to_do() -> None:
+    for reason in ("Missing Authority Key Identifier", "CA cert does not include key usage extension"):
+        said = f"certificate verify failed: {reason} (_ssl.c:1032)"
+        error = network_error(_of_tls(ssl.SSLCertVerificationError(1, said)), "https://x")
+        assert reason in str(error) and "openssl verify -x509_strict" in str(error)
+    other = network_error(_of_tls(ssl.SSLCertVerificationError(1, "certificate has expired")), "https://x")
+    assert "extension" not in str(other)
+
+
 def test_tls_that_breaks_later_leaves_the_outcome_unknown() -> None:
     damaged = ssl.SSLError(1, "[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC]")
     for reason in (damaged, SSLError(damaged), ssl.SSLEOFError(8, "EOF occurred")):

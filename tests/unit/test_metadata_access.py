@@ -27,6 +27,13 @@ def test_admin_includes_every_right_and_manage_no_other() -> None:
     assert [right for right in access.RIGHTS if access.may(key(manage=("*",)), right, "x")] == ["manage"]
 
 
+def test_who_owns_a_topic_has_no_right_on_a_group_of_its_name() -> None:
+    owner = Actor(kind="user", name="ann", owns={"topic": ("orders",)})
+    assert access.may(owner, "produce", "orders")
+    assert not access.may(owner, "admin", "orders")
+    assert not access.may(owner, "consume", "orders", what="group")
+
+
 def test_commands_and_jobs_need_no_rights() -> None:
     assert access.may(command("c"), "admin", "x")
     assert access.may(job("j"), "admin", "x")

@@ -71,6 +71,9 @@ def test_a_brokers_name_and_url_may_be_given_and_requests_for_that_host_are_answ
         ("CATMQ_XYZZY", "2", "CATMQ_XYZZY is not a setting. docs/reference/settings.md lists all."),
         ("CATMQ_WORKERS", "two", "CATMQ_WORKERS must be a whole number, not 'two'."),
         ("CATMQ_WORKERS", "0", "CATMQ_WORKERS must be at least 1, not 0."),
+        ("CATMQ_HSTS_DAYS", "-1", "CATMQ_HSTS_DAYS must be at least 0, not -1."),
+        ("CATMQ_SECRET_KEY", "x", "CATMQ_SECRET_KEY must be random, with at least 32 characters."),
+        ("CATMQ_SECRET_KEY", "x" * 64, "CATMQ_SECRET_KEY must be random, with at least 32 characters."),
         ("CATMQ_DEBUG", "perhaps", "CATMQ_DEBUG must be true or false, not 'perhaps'."),
         ("CATMQ_MAX_WAITERS", "600", "CATMQ_MAX_WAITERS must be less than CATMQ_THREADS"),
         ("CATMQ_DATABASE_URL", "postgres://x/y", "CATMQ_DATABASE_URL must look like mysql://"),
@@ -93,6 +96,20 @@ def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, variable: str, text:
     with pytest.raises(ConfigError) as refusal:
         loaded(tmp_path, **{variable: text})
     assert str(refusal.value).startswith(said)
+
+
+def test_a_wide_network_of_proxies_is_refused_where_java_clients_are_let_in_by_address(
+    tmp_path: Path,
+) -> None:
+    wide, java = {"CATMQ_TRUSTED_PROXIES": "10.0.0.0/8"}, {"CATMQ_JAVA_NETWORKS": "10.1.0.0/16"}
+    with pytest.raises(ConfigError, match="CATMQ_TRUSTED_PROXIES: each of the 16777216 hosts"):
+        loaded(tmp_path, **wide, **java)
+    loaded(tmp_path, **wide)
+    loaded(tmp_path, CATMQ_TRUSTED_PROXIES="10.0.0.2,10.9.0.0/24", **java)
+
+
+def test_zero_means_no_limit_where_the_meaning_says_so(tmp_path: Path) -> None:
+    assert loaded(tmp_path, CATMQ_JAVA_REQUESTS_PER_S="0").java_requests_per_s == 0
 
 
 def test_what_belongs_to_the_client_and_to_jobs_is_left_alone(tmp_path: Path) -> None:

@@ -49,3 +49,38 @@ def test_a_stack_trace_is_indented_whatever_its_error_says() -> None:
 def test_every_handler_of_the_server_writes_so() -> None:
     assert settings.LOGGING["formatters"]["line"]["()"] == "catmq_site.logs.OneLine"
     assert {one["formatter"] for one in settings.LOGGING["handlers"].values()} == {"line"}
+
+
+def record(name: str, message: str, line: int = 1, *, raised: bool = False) -> logging.LogRecord:
+    information = sys.exc_info() if raised else None
+    return logging.LogRecord(name, logging.ERROR, "a.py", line, message, (), information)
+
+
+def test_lines_of_one_cause_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    bounded = logs.BoundedByCause()
+    passed = [bounded.filter(record("django.security.csrf", f"form {n}")) for n in range(1000)]
+    assert passed == [True] * logs.MOST_AT_ONCE + [False] * (1000 - logs.MOST_AT_ONCE)
+
+    assert bounded.filter(record("django.security.csrf", "another cause", 2))
+    assert all(bounded.filter(record("metadata.brokers", "no request")) for _ in range(1000))
+    now[0] += 2.0
+    later = record("django.security.csrf", "form")
+    assert bounded.filter(later) and not bounded.filter(record("django.security.csrf", "form"))
+    assert later.getMessage() == "form (970 more of these were not written)"
+
+
+def test_a_line_that_a_request_causes_is_short_and_a_refusal_has_no_stack_trace() -> None:
+    bounded = logs.BoundedByCause()
+    for name, is_kept in (("django.security.DisallowedHost", False), ("django.request", True)):
+        try:
+            raise ValueError("bad")
+        except ValueError:
+            written = record(name, "x" * 10_000, raised=True)
+        assert bounded.filter(written)
+        assert len(written.getMessage()) < logs.MOST_CHARS + 10 and bool(written.exc_info) is is_kept
+
+
+def test_the_servers_log_is_bounded() -> None:
+    assert settings.LOGGING["handlers"]["stderr"]["filters"] == ["bounded"]

@@ -207,6 +207,23 @@ def test_an_answer_before_the_body_ends_the_connection_and_holds_no_thread(
     until(lambda: not serving.worker.connections)
 
 
+def test_no_thread_reads_the_rest_of_a_body_that_was_refused(
+    serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("413 Too Large", [("Content-Length", "2")])
+        return [b"no"]
+
+    finished: list[object] = []
+    monkeypatch.setattr(
+        RequestParser, "finish_body", lambda parser: parser.mesg is None or finished.append(parser)
+    )
+    client = serve(refuse).client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nbegun")
+
+    assert b"413" in all_of(client)
+    assert not finished
+
+
 @pytest.mark.parametrize("close", [False, True])
 def test_a_connection_is_kept_unless_the_client_closes_it(
     serve: Callable[..., Serving], *, close: bool

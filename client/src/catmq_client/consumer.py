@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from catmq_client.callables import check_result
 from catmq_client.errors import CatmqError, CommitFailed, OptionError
 from catmq_client.http.transport import api_path, request_until
 from catmq_client.message import Message
@@ -186,10 +187,11 @@ class Consumer(Reader[Message]):
                     return
                 assigned, owned = event
                 state.events.remove(event)
+            name = "on_assigned" if assigned else "on_revoked"
             callback = self.options.on_assigned if assigned else self.options.on_revoked
             try:
                 if callback is not None:
-                    callback([owned.name])
+                    check_result(name, callback([owned.name]))
             finally:
                 with state.changed:
                     owned.tell_revoked = False

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from catmq_client.callables import check_callable
 from catmq_client.errors import OptionError
 
 # What users of kafka-python will write, and what it is called here.
@@ -58,7 +59,7 @@ class ProducerOptions:
     max_block_ms: int = 60_000
     # Limit of one HTTP request, ms.
     request_timeout_ms: int = 10_000
-    # Limit from send() to the receipt, all tries included, ms.
+    # Limit from send() to the receipt, the wait in the buffer and all tries included, ms.
     delivery_timeout_ms: int = 120_000
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
@@ -110,7 +111,9 @@ class ConsumerOptions:
     consumer_timeout_ms: int | None = None
     # When the metadata database is down for longer than the session timeout: "continue" (the nodes
     # still fence a former owner) or "stop" (no handler starts until heartbeats are recorded again).
-    on_coordinator_loss: str = "continue"
+    # None = ordered subscriptions stop, because another member may have begun with their messages;
+    # others continue.
+    on_coordinator_loss: str | None = None
     # Called with the queues gained, before their first message, in the application's thread.
     on_assigned: Callable[[list[Any]], object] | None = None
     # Called with the queues to give up, before they are committed and released.
@@ -239,5 +242,5 @@ def _check_value(name: str, value: Any, hint: Any) -> None:
         raise OptionError(f"{name}={value!r}: write True or False")
     elif str in kinds and not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: write text")
-    elif name.startswith("on_") and allowed is None and not callable(value):
-        raise OptionError(f"{name}={value!r}: give a function")
+    elif name.startswith("on_") and allowed is None:
+        check_callable(name, value)

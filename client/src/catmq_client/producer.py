@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,7 @@ from catmq_client.http.transport import HttpTransport, Transport, api_path
 from catmq_client.options import ProducerOptions, checked
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.delivery import Delivery
-from catmq_client.sending.new_messages import NewMessage, as_sent, from_item
+from catmq_client.sending.new_messages import NOT_GIVEN, NewMessage, as_sent, from_item
 from catmq_client.sending.receipts import Batch, Receipt, SendFuture
 from catmq_client.sending.routing import Layouts, Routes
 
@@ -38,6 +38,7 @@ class _Sending:
             transport,
             max_age_s=options.metadata_max_age_ms / 1000,
             timeout_s=options.request_timeout_ms / 1000,
+            on_failure=lambda error: self.delivery.log_failure(error),
         )
         self.delivery = Delivery(
             transport=transport, accumulator=self.accumulator, layouts=self.layouts, options=options
@@ -63,20 +64,40 @@ class _Sending:
             if self._senders >= self._most:
                 return
             self._senders += 1
-        threading.Thread(target=self._work, name="catmq-sender", daemon=True).start()
+        sender = threading.Thread(target=self._work, name="catmq-sender", daemon=True)
+        try:
+            sender.start()
+        except BaseException:  # no more threads, or the caller was interrupted
+            if sender.ident is None:
+                with self._lock:
+                    self._senders -= 1
+            raise
 
-    def deliver_here(self, future: SendFuture, buffer: QueueBuffer) -> None:
-        """Send in the caller's thread while its buffer is free: a send alone needs no other thread."""
-        while not future.done():
-            taken = self.accumulator.take(only=buffer)
-            if taken is None:
-                self.accumulator.hand_over(buffer)
-                break
-            ended = self.delivery.step(*taken)
-            if ended is not None and self.accumulator.callbacks.are_due(ended):
-                self.accumulator.callbacks.call(ended)
-        # Others may have come while the buffer was ours, or a try failed and waits for its time.
-        self.start_sender_if_needed()
+    def deliver_here(self, future: SendFuture, buffer: QueueBuffer, *, own: Collection[SendFuture]) -> None:
+        """Send in the caller's thread while its buffer is free: a send alone needs no other thread.
+
+        `own`: the futures of the caller's messages, `future` among them. An exception that is
+        raised into the thread passes (Ctrl-C, a soft time limit, a timeout of gevent).
+        """
+        taken = None
+        try:
+            while not future.done():
+                taken = self.accumulator.take(only=buffer)
+                if taken is None:
+                    self.accumulator.hand_over(buffer)
+                    break
+                ended = self.delivery.attempt(*taken)
+                if ended is not None:
+                    self._call_back_elsewhere(ended)
+        except BaseException:
+            self.delivery.abandon(buffer, own)
+            if taken is not None and taken[1].done.is_set():
+                self._call_back_elsewhere(taken[1])
+            raise
+        finally:
+            # Others may have come while the buffer was ours, or a try failed and waits for its
+            # time.
+            self.start_sender_if_needed()
 
     def _work(self) -> None:
         try:
@@ -90,6 +111,20 @@ class _Sending:
                 self._senders -= 1
             # A message that came between our last look and now must not wait for the next send.
             self.start_sender_if_needed()
+
+    def _call_back_elsewhere(self, batch: Batch) -> None:
+        """Run callbacks in a thread of their own.
+
+        In the application's thread their errors, which are logged, could not be told from
+        exceptions that are raised into it.
+        """
+        if not self.accumulator.callbacks.are_due(batch):
+            return
+        call = self.accumulator.callbacks.call
+        try:
+            threading.Thread(target=call, args=(batch,), name="catmq-sender", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            call(batch)
 
     def _call_back(self, batch: Batch) -> None:
         """Run callbacks. They may wait for other sends, so this thread does not count as a sender now."""
@@ -143,7 +178,7 @@ class Producer(AbstractContextManager["Producer"]):
         topic: str,
         body: bytes | str | None = None,
         *,
-        json: Any = None,
+        json: Any = NOT_GIVEN,
         key: str | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -155,11 +190,12 @@ class Producer(AbstractContextManager["Producer"]):
     ) -> Receipt:
         """Send a message and return its receipt once it is stored durably.
 
-        `body` is bytes or text; or give any JSON value as `json`. `key`, `tag`, `headers` and `trace_id` are
-        optional. Messages of one key keep their order. `queue` chooses the queue; with queue_strict=False
-        another queue is used if it is closed. `delay_ms` or `deliver_at` (a datetime with a time zone) delays
-        delivery by up to a year; until then the message can be recalled. Raises NotFound, InvalidRequest,
-        …, DeliveryTimeout (not stored) or SendOutcomeUnknown.
+        Give `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`, `headers`
+        and `trace_id` are optional. Messages of one key keep their order. `queue` chooses the
+        queue; with queue_strict=False another queue is used if it is closed. `delay_ms` or
+        `deliver_at` (a datetime with a time zone) delays delivery by up to a year; until then the
+        message can be recalled. Raises OptionError, NotFound, InvalidRequest, …, DeliveryTimeout
+        (not stored) or SendOutcomeUnknown.
         """
         message = as_sent(
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
@@ -167,7 +203,7 @@ class Producer(AbstractContextManager["Producer"]):
         )  # fmt: skip
         sending = self._sending()
         future, buffer = self._append(sending, topic, message, urgent=True)
-        sending.deliver_here(future, buffer)
+        sending.deliver_here(future, buffer, own=(future,))
         return future.result()
 
     def send_async(
@@ -175,7 +211,7 @@ class Producer(AbstractContextManager["Producer"]):
         topic: str,
         body: bytes | str | None = None,
         *,
-        json: Any = None,
+        json: Any = NOT_GIVEN,
         key: str | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -203,7 +239,7 @@ class Producer(AbstractContextManager["Producer"]):
         topic: str,
         body: bytes | str | None = None,
         *,
-        json: Any = None,
+        json: Any = NOT_GIVEN,
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
@@ -231,7 +267,7 @@ class Producer(AbstractContextManager["Producer"]):
         if last is not None:
             if len(buffers) > 1:
                 sending.start_sender_if_needed()
-            sending.deliver_here(*last)
+            sending.deliver_here(*last, own={future for future in sent if isinstance(future, SendFuture)})
         return [one.receipt_or_error() if isinstance(one, SendFuture) else one for one in sent]
 
     def recall(self, message_id: str) -> None:

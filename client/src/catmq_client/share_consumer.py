@@ -51,14 +51,6 @@ class ShareConsumer(Reader[ShareMessage]):
     def _parts(self) -> Iterable[Callable[[], object]]:
         return self._puller.run, self._renewer.run
 
-    def poll(self, max_messages: int | None = None, timeout_s: float = 1.0) -> list[ShareMessage]:
-        """Return up to `max_messages` (default max_poll_records); [] if none came in `timeout_s` seconds."""
-        self._state.asked = max_messages or self._state.limits.max_poll_records
-        try:
-            return super().poll(max_messages, timeout_s)
-        finally:
-            self._state.asked = 0
-
     def run(self, handler: Handler, *, threads: int = 8, batch: int | None = None) -> None:
         """Call `handler(message)` in threads until stop() or a signal; then finish, report and leave.
 
@@ -110,6 +102,10 @@ class ShareConsumer(Reader[ShareMessage]):
 
     def _close_limit_s(self) -> float:
         return self.options.close_timeout_ms / 1000
+
+    def _take(self, limit: int, timeout_s: float | None) -> list[ShareMessage]:
+        self._state.asked = limit
+        return super()._take(limit, timeout_s)
 
     def _finish_hand(self) -> None:
         if self.options.auto_accept:

@@ -15,6 +15,7 @@ from metadata.errors import Invalid
 from metadata.users import accounts
 from portal.actions.action import Action, Preview
 from portal.actions.fields import password_field
+from portal.auth import logins
 from portal.kit.tables import Text
 
 
@@ -62,8 +63,10 @@ class ChangePassword(Action):
         return _("Your password was changed.")
 
     def _prove(self, fields: dict[str, Any]) -> None:
-        """Raises Invalid unless the old password is right."""
-        if authenticate(self.request, username=self.actor.name, password=fields["old"]) is None:
+        """Raises Invalid unless the old password is right, Unavailable if too many are checked now."""
+        with logins.turn():
+            user = authenticate(self.request, username=self.actor.name, password=fields["old"])
+        if user is None:
             raise Invalid.field("old", _("Wrong password."))
 
     def _act(self, form: forms.Form) -> HttpResponse:

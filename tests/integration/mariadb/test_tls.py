@@ -32,20 +32,21 @@ from spark_tasks.errors import NodeError
 from spark_tasks.nodes.connection import Lost, MySqlNode
 from spark_tasks.nodes.plans import Address
 from tests.support import failing
-from tests.support.certificates import YEAR, Authority, sign
+from tests.support.certificates import VERIFIED_HOST, YEAR, Authority, is_compared, sign
 from tests.support.mariadb import MariaDB
 from tests.support.waiting import until
 from tests.support.wire import Wire
 
 ME = command("test")
+WRONG_NAME = [x509.DNSName("db.example")]
 NOT_OFFERED = re.compile("does not offer TLS|does not support it")  # said by us, by the driver
 NewDatabase = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def place(metadata_db: None, node_database: NewDatabase) -> dict[str, Any]:
-    """An empty database on the session's server."""
-    return node_database("mysql")
+    """An empty database on the session's server, at an address that each driver compares."""
+    return {**node_database("mysql"), "host": VERIFIED_HOST}
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_certificate_that_does_not_verify_is_named_with_what_to_do(
     other = sign("other CA", None)
     begun = time.monotonic()
     short = authority.issue(lasts=timedelta(seconds=2))
-    with authority.presented(mariadb, authority.issue(valid_for=x509.DNSName("db.example"))):
+    with authority.presented(mariadb, authority.issue(valid_for=WRONG_NAME)):
         wrong_name = examined(place, **verified(authority))
         assert examined(place, tls="on")["tls"].verdict == "ok"
     with authority.presented(mariadb, sign("server", other), other):
@@ -116,10 +117,29 @@ def test_a_certificate_that_does_not_verify_is_named_with_what_to_do(
 
     found = {one["tls"].text for one in (wrong_name, unknown, expired)}
     assert found == {"tls_wrong_name", "tls_unknown_ca", "tls_expired"}
-    assert "reachable" not in wrong_name and "127.0.0.1" in wrong_name["tls"].detail
+    assert "reachable" not in wrong_name and VERIFIED_HOST in wrong_name["tls"].detail
     assert str(authority.ca) in unknown["tls"].detail
     assert (ending.verdict, ending.text, ending.words["days"]) == ("warn", "tls_ending", 19)
     assert not DbNode.objects.exists()
+
+
+@pytest.mark.parametrize("host", sorted({"127.0.0.1", VERIFIED_HOST}))
+@pytest.mark.parametrize("has_file", [True, False], ids=["CA file", "CAs of the machine"])
+def test_nothing_is_said_to_be_verified_unless_the_name_was_compared(
+    *, place: dict[str, Any], authority: Authority, mariadb: MariaDB, host: str, has_file: bool
+) -> None:
+    ca = str(authority.ca) if has_file else ""
+    with authority.presented(mariadb, authority.issue(valid_for=WRONG_NAME)):
+        found = examined({**place, "host": host}, tls="verify", tls_ca=ca)["tls"]
+        address = (host, mariadb.port, place["database"], "i", place["username"], place["password"])
+        with pytest.raises(NodeError):
+            MySqlNode(Address("n1", "mysql", *address, "verify", ca))
+        url = f"mysql://{place['username']}:{place['password']}@{host}:{mariadb.port}/{place['database']}"
+        with pytest.raises(OperationalError, match="2026"):
+            metadata_at(f"{url}?tls=verify" + (f"&ca={ca}" if ca else "")).ensure_connection()
+    why = "tls_wrong_name" if has_file else "tls_system_ca"
+    assert found.text == (why if is_compared(host) else "tls_not_compared")
+    assert found.verdict == "bad"
 
 
 @pytest.mark.parametrize("text", [None, "no certificate"])
@@ -174,12 +194,12 @@ def test_nobody_goes_on_in_plain_text_where_tls_was_asked_for(
     assert "reachable" not in found
 
     account = (place["username"], place["password"])
-    address = Address("n1", "mysql", "127.0.0.1", wire.port, place["database"], "i", *account, mode, ca)
+    address = Address("n1", "mysql", VERIFIED_HOST, wire.port, place["database"], "i", *account, mode, ca)
     with pytest.raises(NodeError, match=NOT_OFFERED):
         MySqlNode(address)
 
     query = f"tls={mode}" + (f"&ca={ca}" if ca else "")
-    url = f"mysql://{account[0]}:{account[1]}@127.0.0.1:{wire.port}/{place['database']}?{query}"
+    url = f"mysql://{account[0]}:{account[1]}@{VERIFIED_HOST}:{wire.port}/{place['database']}?{query}"
     with pytest.raises(OperationalError, match=NOT_OFFERED):
         metadata_at(url).ensure_connection()
 
@@ -237,7 +257,7 @@ def test_tls_of_a_node_is_tried_before_it_is_kept(
 ) -> None:
     node_id = registry.register(name="main", actor=ME, **place).id
     snapshot.refresh()
-    wrong_name = authority.issue(valid_for=x509.DNSName("db.example"))
+    wrong_name = authority.issue(valid_for=WRONG_NAME)
     with authority.presented(mariadb, wrong_name), pytest.raises(Invalid, match="the server is not for"):
         registry.update(name="main", settings=verified(authority), actor=ME)
     assert DbNode.objects.get().tls == "off" and cipher(node_id) == ""
@@ -262,9 +282,9 @@ def test_a_node_moves_to_an_address_with_tls_of_its_own(
         snapshot.refresh()
         queue = failing.billing()
         failing.send(b"a")
-    to = {"host": "127.0.0.1", "port": mariadb.port, **verified(authority)}
+    to = {"host": VERIFIED_HOST, "port": mariadb.port, **verified(authority)}
     with (
-        authority.presented(mariadb, authority.issue(valid_for=x509.DNSName("db.example"))),
+        authority.presented(mariadb, authority.issue(valid_for=WRONG_NAME)),
         pytest.raises(Invalid, match="the server is not for"),
     ):
         promotion.promote(name="main", actor=ME, known_dead=True, **to)

@@ -9,6 +9,8 @@ from django.test import Client
 
 from tests.support.forms import browser
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.fixture
 def ada(metadata_db: None) -> Client:

@@ -116,6 +116,7 @@ def failing_with(error: BaseException) -> Callable[..., None]:
     return fail
 
 
+@pytest.mark.one_engine
 def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
     groups_there: None, box: Box
 ) -> None:
@@ -139,12 +140,14 @@ def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
     assert alarm_mails.tell() == 3  # it is another time
 
 
+@pytest.mark.one_engine
 def test_what_ended_before_anybody_heard_of_it_is_not_mailed(box: Box) -> None:
     lag()
     alarms.end(kind="lag", names=["billing/orders"])
     assert (alarm_mails.tell(), box.mails) == (0, [])
 
 
+@pytest.mark.one_engine
 def test_mails_are_in_the_language_of_the_installation(
     groups_there: None, box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +160,7 @@ def test_mails_are_in_the_language_of_the_installation(
     assert "以下队列有未读消息但没有消费者：orders/0, orders/1\r\n开始于 20" in said  # noqa: RUF001
 
 
+@pytest.mark.one_engine
 def test_a_storm_is_one_mail_and_flapping_another_one_five_minutes_later(box: Box) -> None:
     for number in range(60):
         lag(f"g{number}/orders")
@@ -175,6 +179,7 @@ def test_a_storm_is_one_mail_and_flapping_another_one_five_minutes_later(box: Bo
     assert alarm_mails.tell() == 1
 
 
+@pytest.mark.one_engine
 def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_later(
     box: Box, port: int
 ) -> None:
@@ -189,6 +194,7 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
     assert mails.post().waiting == 0
 
 
+@pytest.mark.one_engine
 def test_a_mail_that_could_not_be_sent_for_a_day_is_given_up(box: Box) -> None:
     lag()
     with override_settings(EMAIL_PORT=free_port()):
@@ -197,6 +203,7 @@ def test_a_mail_that_could_not_be_sent_for_a_day_is_given_up(box: Box) -> None:
     assert (alarm_mails.tell(), AlarmMail.objects.count(), box.mails) == (0, 0, [])
 
 
+@pytest.mark.one_engine
 def test_an_address_that_is_refused_does_not_keep_others_from_their_mail(
     groups_there: None, box: Box
 ) -> None:
@@ -212,6 +219,7 @@ def test_an_address_that_is_refused_does_not_keep_others_from_their_mail(
     assert alarm_mails.tell() == 2  # the refused one heard of nothing
 
 
+@pytest.mark.one_engine
 def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_id(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +238,7 @@ def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_i
     assert box.ids[2] != box.ids[0], "another row"
 
 
+@pytest.mark.one_engine
 def test_a_list_that_the_server_took_without_saying_so_comes_again_with_the_same_id(box: Box) -> None:
     for number in range(7):
         lag(f"g{number}/orders")
@@ -250,6 +259,7 @@ def test_two_jobs_at_once_send_one_mail(box: Box, in_threads: Callable[..., list
     assert len(box.mails) == 1
 
 
+@pytest.mark.one_engine
 def test_without_a_mail_server_nothing_is_written_and_it_is_told_once_there_is_one(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +270,7 @@ def test_without_a_mail_server_nothing_is_written_and_it_is_told_once_there_is_o
     assert alarm_mails.tell() == 1
 
 
+@pytest.mark.one_engine
 def test_the_command_sends_a_test_mail_or_says_why_not(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     out = StringIO()
     call_command("send_test_mail", "you@x.org", stdout=out)

@@ -62,6 +62,7 @@ def low(queue: int) -> int:
     return head.low
 
 
+@pytest.mark.one_engine
 def test_a_dry_run_shows_per_queue_what_would_go_and_who_has_not_read_it(queue: int) -> None:
     code, out, _ = cleanup("--dry-run")
     cells = out.splitlines()[1].split("  ")
@@ -74,6 +75,7 @@ def test_a_dry_run_shows_per_queue_what_would_go_and_who_has_not_read_it(queue: 
     assert low(queue) == 0
 
 
+@pytest.mark.one_engine
 def test_without_it_the_same_is_done_and_a_second_run_finds_nothing(queue: int) -> None:
     code, out, _ = cleanup("--topic", "orders")
     assert (code, low(queue)) == (0, 4)
@@ -81,6 +83,7 @@ def test_without_it_the_same_is_done_and_a_second_run_finds_nothing(queue: int) 
     assert "0 messages are no longer served; 0 partitions dropped, 0 rows deleted" in cleanup()[1]
 
 
+@pytest.mark.one_engine
 def test_a_topic_that_would_lose_everything_is_told_so_before(queue: int) -> None:
     age(queue, 4, 6, seconds=10 * 86_400)
     assert "all its messages are deleted" in cleanup("--dry-run")[1]
@@ -98,12 +101,14 @@ def test_settings_that_leave_no_room_are_told(queue: int) -> None:
     assert "that stays" in cleanup("--dry-run")[1]
 
 
+@pytest.mark.one_engine
 def test_a_queue_that_cannot_be_cleaned_ends_with_3_and_the_reason(queue: int) -> None:
     plant(queue, "DROP TABLE message_{q}")
     code, out, error = cleanup()
     assert (code, f"message_{queue}" in out, "1 of 1 queues" in error) == (3, True, True)
 
 
+@pytest.mark.one_engine
 def test_an_unknown_topic_is_refused(queue: int) -> None:
     assert cleanup("--topic", "order")[0] == 1
 
@@ -117,11 +122,13 @@ def test_long_work_says_how_far_it_is(queue: int, monkeypatch: pytest.MonkeyPatc
     assert f"orders queue {queue}: rows 2 of 4" in cleanup()[2]
 
 
+@pytest.mark.one_engine
 def test_the_schedule_does_it_and_counts_queues(queue: int) -> None:
     assert JOBS["expire_messages"].run() == 1
     assert (JOBS["expire_messages"].run(), low(queue)) == (0, 4)
 
 
+@pytest.mark.one_engine
 def test_the_schedule_stops_in_time_and_goes_on_with_the_next_run(queue: int) -> None:
     assert retention.clean(actor=ME, pass_s=1e-9) == []
     assert low(queue) == 0

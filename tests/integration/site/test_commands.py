@@ -10,13 +10,16 @@ import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 
 from messagestore.topology import subscriptions, topics
+from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.models import ApiKey, ConsumerGroup, DbNode, Topic
+from metadata.users import accounts, api_keys
 from tests.support import rows
-from tests.support.certificates import Authority
+from tests.support.certificates import VERIFIED_HOST, Authority
 
 NewDatabase = Callable[..., dict[str, Any]]
+ME = command("test")
 OURS = sorted(name for name, app in get_commands().items() if app == "catmq_site")
 
 
@@ -35,6 +38,7 @@ def url(database: dict[str, Any]) -> str:
     return f"mysql://{database['username']}:{database['password']}@{where}"
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_explains_itself(name: str) -> None:
     command = load_command_class("catmq_site", name)
@@ -53,6 +57,7 @@ def test_from_a_node_to_a_subscription(metadata_db: None, node_database: NewData
     assert "billing: balanced" in run("rebalance", "billing", "--dry-run")
 
 
+@pytest.mark.one_engine
 def test_a_nodes_password_may_come_from_the_environment(
     metadata_db: None, node_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +67,7 @@ def test_a_nodes_password_may_come_from_the_environment(
     assert (node.dedicated, node.capacity_gb) == (True, 10)
 
 
+@pytest.mark.one_engine
 def test_a_dry_run_examines_a_database_and_registers_nothing(
     metadata_db: None, node_database: NewDatabase
 ) -> None:
@@ -77,11 +83,12 @@ def test_a_dry_run_examines_a_database_and_registers_nothing(
     assert DbNode.objects.get().epoch == 1
 
 
+@pytest.mark.one_engine
 def test_a_url_and_a_command_say_how_connections_are_encrypted(
     metadata_db: None, node_database: NewDatabase, authority: Authority
 ) -> None:
     verified = f"?tls=verify&ca={authority.ca}"
-    said = run("register_node", "main", url(node_database("mysql")) + verified)
+    said = run("register_node", "main", url({**node_database("mysql"), "host": VERIFIED_HOST}) + verified)
     assert said == "Node main is registered, with tls verify.\n"
     assert run("set_tls", "main", "on") == "Node main is reached with tls on.\n"
     node = DbNode.objects.get()
@@ -92,6 +99,22 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
         run("register_node", "other", "mysql://u:p@127.0.0.1:1/d?tls=on&ca=/ca.pem")
 
 
+@pytest.mark.one_engine
+def test_a_node_is_taken_offline_and_its_capacity_is_set(
+    metadata_db: None, node_database: NewDatabase
+) -> None:
+    run("register_node", "main", url(node_database("mysql")))
+    said = run("set_node", "main", "--state", "offline", "--capacity-gb", "400")
+    assert said == "Node main has state offline, capacity_gb 400.\n"
+    node = DbNode.objects.get()
+    assert (node.state, node.capacity_gb) == ("offline", 400)
+    with pytest.raises(CommandError, match="Give --state or --capacity-gb"):
+        run("set_node", "main")
+    with pytest.raises(CommandError, match="capacity_gb"):
+        run("set_node", "main", "--capacity-gb", "0")
+
+
+@pytest.mark.one_engine
 def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -> None:
     from metadata.users import api_keys
 
@@ -102,6 +125,7 @@ def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -
     assert plaintext not in str(ApiKey.objects.values().get())
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
@@ -125,6 +149,7 @@ def test_a_refusal_is_one_line(metadata_db: None, arguments: tuple[str, ...], sa
     assert refusal.value.returncode == code
 
 
+@pytest.mark.one_engine
 def test_schedules_are_made_equal_to_the_list(metadata_db: None) -> None:
     from django_q.models import Schedule
 
@@ -144,3 +169,25 @@ def test_every_job_runs_and_is_recorded(metadata_db: None) -> None:
     for name in JOBS:
         tasks.run_job(name)
     assert sorted(JobRun.objects.values_list("name", "state")) == [(name, "done") for name in sorted(JOBS)]
+
+
+def test_rights_check_names_who_manages_topics_without_reading_them(node: str) -> None:
+    topics.create(name="orders", queues=1, actor=ME)
+    groups.create(name="billing", actor=ME)
+    subscriptions.create(group="billing", topic="orders", actor=ME)
+    manages = {"manage": ["orders", "billing"]}
+    for name, rights in (
+        ("team", manages),
+        ("reader", {**manages, "consume": ["orders", "billing"]}),
+        ("all", {"admin": ["*"]}),
+    ):
+        api_keys.create(name=name, rights=rights, actor=ME)
+    accounts.create(name="bob", password="enough characters", rights=manages, actor=ME)
+
+    printed = run("rights_check")
+
+    lines = ["manage without consume on orders, billing", "  cannot subscribe to: orders"]
+    lines.append("  could not make again: billing/orders")
+    assert printed.splitlines() == [
+        f"key team: {lines[0]}", *lines[1:], f"user bob: {lines[0]}", *lines[1:]
+    ]  # fmt: skip

@@ -21,6 +21,8 @@ from portal.urls import urlpatterns
 from tests.support import rows
 from tests.support.forms import browser, filled, text
 
+pytestmark = pytest.mark.one_engine
+
 ME = command("test")
 COMMANDS = {
     "promote_node": ((), "to", promotion, "promote"),

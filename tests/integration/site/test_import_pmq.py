@@ -23,7 +23,7 @@ from tests.support.mariadb import MariaDB
 from tests.support.pmq_tables import TABLES, Pmq
 from tests.support.rows import ME
 
-pytestmark = pytest.mark.usefixtures("node")
+pytestmark = [pytest.mark.usefixtures("node"), pytest.mark.one_engine]
 
 
 @pytest.fixture

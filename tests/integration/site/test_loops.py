@@ -25,6 +25,8 @@ from metadata.groups import groups
 from metadata.membership import consumers, outage_guard, rebalance
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.one_engine
+
 ACTOR = actors.command("test")
 
 

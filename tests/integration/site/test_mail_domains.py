@@ -17,6 +17,8 @@ from metadata.monitoring import alarms, mails
 from metadata.topics import topic_rows
 from tests.support import rows
 
+pytestmark = pytest.mark.one_engine
+
 ME = command("test")
 NARROW = replace(config, mail_domains=("example.org",), smtp_url="smtp://127.0.0.1:1")
 

@@ -10,12 +10,14 @@ from django.contrib.sessions.models import Session
 from django.http import HttpRequest
 from django.test import Client
 
-from metadata.actors import Actor
-from metadata.errors import Conflict, Forbidden
+from metadata.actors import Actor, command
+from metadata.errors import Conflict, Forbidden, Invalid
 from metadata.models import AuditLog
 from metadata.users import accounts
-from portal.auth import sessions
+from portal.auth import logins, sessions
 from tests.support.forms import browser, carry_out, filled, text
+
+pytestmark = pytest.mark.one_engine
 
 OLD, NEW = "enough characters", "quite other ones"
 TYPED = {"old": OLD, "password": NEW, "again": NEW}
@@ -117,3 +119,18 @@ def test_a_page_whose_session_is_ended_meanwhile_leads_to_the_login(
     monkeypatch.setattr(sessions, "prolong", ended_elsewhere)
     answer = uma.get("/topics")
     assert (answer.status_code, answer["Location"]) == (302, "/login?next=/topics")
+
+
+def test_the_old_password_waits_for_its_turn_as_a_login_does(
+    uma: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "WAIT_S", 0.01)
+    with logins.turn():
+        answer = filled(uma, "/password", **TYPED)
+    assert answer.status_code == 503 and "Try again" in text(answer)
+    assert filled(uma, "/password", **TYPED).status_code == 200
+
+
+def test_a_password_like_the_name_is_refused(metadata_db: None) -> None:
+    with pytest.raises(Invalid, match="too similar to the username"):
+        accounts.create(name="production-team", password="production-team", actor=command("test"))

@@ -1,4 +1,4 @@
-"""What the portal's buttons do is carried out, once, and on what was seen: on both engines."""
+"""What the portal's buttons do is carried out, once, and on what was seen."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def committed() -> int:
     return move.from_offset
 
 
+@pytest.mark.one_engine
 def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
     first, *_ = kill(queue, b"a", b"b", b"c")
     body = dead_letters.show(group="billing", message=first, actor=ME).body
@@ -94,12 +95,14 @@ def test_one_dead_message_is_brought_back(queue: int, ada: Client) -> None:
     assert "Redriven from the dead letters." in text(ada.get(f"/messages/{retries}/{again}-0"))
 
 
+@pytest.mark.one_engine
 def test_selected_dead_messages_are_brought_back(queue: int, ada: Client) -> None:
     first, second, _third = kill(queue, b"a", b"b", b"c")
     carry_out(ada, f"{DEAD}/redrive?ids={first}&ids={second}")
     assert len(redriven()) == 2 and len(listed()) == 1
 
 
+@pytest.mark.one_engine
 def test_all_of_one_kind_are_brought_back_and_no_other(queue: int, ada: Client) -> None:
     kill(queue, b"a", b"b")
     kill(queue, b"other", error="KeyError: x")
@@ -108,6 +111,7 @@ def test_all_of_one_kind_are_brought_back_and_no_other(queue: int, ada: Client) 
     assert [one.error_class for one in listed()] == ["KeyError"]
 
 
+@pytest.mark.one_engine
 def test_dead_messages_are_dropped_for_good(queue: int, ada: Client) -> None:
     first, *_ = kill(queue, b"a", b"b")
     assert "Dead letters deleted: 1." in text(carry_out(ada, f"{DEAD}/drop?ids={first}"))
@@ -116,6 +120,7 @@ def test_dead_messages_are_dropped_for_good(queue: int, ada: Client) -> None:
     assert listed() == []
 
 
+@pytest.mark.one_engine
 def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
     (died,) = kill(queue, b"a")
     failing.change(retries=2)
@@ -132,6 +137,7 @@ def test_a_message_tells_what_became_of_it(queue: int, ada: Client) -> None:
     assert "not read yet" in third
 
 
+@pytest.mark.one_engine
 def test_a_message_names_the_clients_that_sent_under_the_name_of_its_sender(queue: int, ada: Client) -> None:
     topic_id = snapshot.find_topic("orders").id
     for name, address in ((ME.name, "10.0.0.5"), ("other", "10.0.0.6")):
@@ -146,6 +152,7 @@ def test_a_message_names_the_clients_that_sent_under_the_name_of_its_sender(queu
     assert f"By {ME.name}.<" in text(ada.get(f"/messages/orders/{queue}-0"))
 
 
+@pytest.mark.one_engine
 def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
     (receipt,) = moving.delay("orders", b"later")
     page = carry_out(ada, f"/topics/orders/delayed/{receipt.message_id}")
@@ -153,6 +160,7 @@ def test_a_delayed_message_is_taken_back(queue: int, ada: Client) -> None:
     assert delayed_admin.of_topic(topic="orders", actor=ME).count == 0
 
 
+@pytest.mark.one_engine
 def test_a_double_click_acts_once_and_says_what_the_first_did(queue: int, ada: Client) -> None:
     kill(queue, b"a", b"b")
     seen = filled(ada, f"{DEAD}/drop?everything=on")
@@ -176,6 +184,7 @@ def test_two_clicks_at_the_same_time_act_once(queue: int, ada: Client, in_thread
     assert Redrive.objects.count() == 1 and redriven() == [b"a"]
 
 
+@pytest.mark.one_engine
 def test_what_was_refused_can_be_sent_again(queue: int, ada: Client) -> None:
     kill(queue, b"a")
     seen = filled(ada, f"{DEAD}/redrive?everything=on")
@@ -185,12 +194,14 @@ def test_what_was_refused_can_be_sent_again(queue: int, ada: Client) -> None:
     assert "The redrive has started" in text(confirm(ada, f"{DEAD}/redrive", seen))
 
 
+@pytest.mark.one_engine
 def test_a_form_without_its_number_only_shows_what_would_happen(queue: int, ada: Client) -> None:
     answer = ada.post("/groups/billing/stop", {"confirmed": "yes"})
     assert "Preview of the changes" in text(answer)
     assert not groups.describe(name="billing", actor=ME).stopped
 
 
+@pytest.mark.one_engine
 def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) -> None:
     failing.send(b"a", b"b", b"c")
     failing.member()
@@ -211,6 +222,7 @@ def test_offsets_move_while_the_group_runs_and_go_back(queue: int, ada: Client) 
     assert sorted(verbs) == ["reset", "undo"]
 
 
+@pytest.mark.one_engine
 def test_a_group_gets_the_offsets_of_another_after_a_preview(queue: int, ada: Client) -> None:
     failing.send(b"a", b"b", b"c")
     groups.create(name="shipping", actor=ME)
@@ -231,6 +243,7 @@ def test_a_group_gets_the_offsets_of_another_after_a_preview(queue: int, ada: Cl
     assert "0 offsets were reset" in text(carry_out(ada, url, **typed)) and committed() == 3
 
 
+@pytest.mark.one_engine
 def test_a_group_subscribes_from_a_date_and_time(queue: int, ada: Client) -> None:
     failing.send(b"a", b"b", b"c")
     tampering.age(queue, 0, 2, seconds=7_200)
@@ -267,6 +280,7 @@ def quick(client: Client, url: str, label: str) -> str:
     return text(client.get(unescape(href[1])))
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("label", ["Earliest", "Latest", "1 hour ago"])
 def test_a_quick_reset_is_of_all_topics_or_of_the_one_that_was_chosen_and_says_so(
     queue: int, ada: Client, label: str
@@ -280,6 +294,7 @@ def test_a_quick_reset_is_of_all_topics_or_of_the_one_that_was_chosen_and_says_s
     assert "2 queues of sales are reset." in one and "orders/0" not in one.partition("Preview")[2]
 
 
+@pytest.mark.one_engine
 def test_only_the_queues_that_are_named_are_reset(queue: int, ada: Client) -> None:
     two_topics()
     url = "/groups/billing/reset"
@@ -290,6 +305,7 @@ def test_only_the_queues_that_are_named_are_reset(queue: int, ada: Client) -> No
     assert f"There is no queue {queue}, sales/7, ghost/0. Name queues as on the pages" in text(refused)
 
 
+@pytest.mark.one_engine
 def test_queues_are_paused_by_the_names_that_pages_show(queue: int, ada: Client) -> None:
     """The form shows the id of a queue that is gone, and takes it back."""
     two_topics()
@@ -306,6 +322,7 @@ def test_queues_are_paused_by_the_names_that_pages_show(queue: int, ada: Client)
     assert "There is no queue orders/7." in refused
 
 
+@pytest.mark.one_engine
 def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client) -> None:
     url = "/groups/billing/of/orders"
     typed = {"retries": "3", "retry_delays_s": "5, 60", "tags": "new||paid", "threads": "8", "ordered": "on"}
@@ -320,6 +337,7 @@ def test_how_messages_come_is_changed_with_a_look_before(queue: int, ada: Client
     assert "a tag is missing" in text(filled(ada, url, tags="a||"))
 
 
+@pytest.mark.one_engine
 def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> None:
     carry_out(ada, "/topics/orders/settings", max_messages_per_s="50", max_bytes_per_s="1000")
     view = topic_rows.named(name="orders", actor=ME)
@@ -334,6 +352,7 @@ def test_limits_of_sending_are_set_and_taken_away(queue: int, ada: Client) -> No
     assert "9 bytes a second" in text(ada.get("/keys"))
 
 
+@pytest.mark.one_engine
 def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
     failing.send(b"a", b"b")
     page = text(carry_out(ada, "/create/report", name="volume", topic="orders"))
@@ -346,6 +365,7 @@ def test_a_report_is_made_shown_and_downloaded(queue: int, ada: Client) -> None:
     assert answer.content == b"who\r\n'=1+1\r\n" and "attachment" in answer["Content-Disposition"]
 
 
+@pytest.mark.one_engine
 def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
     with pytest.raises(runs.Cancelled), runs.record("report_volume") as run:
         carry_out(ada, f"/runs/{run.id}/cancel")
@@ -356,6 +376,7 @@ def test_a_run_of_a_job_is_asked_to_end(queue: int, ada: Client) -> None:
     assert "cancelled" in text(ada.get("/jobs"))
 
 
+@pytest.mark.one_engine
 def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ada: Client) -> None:
     url = "/topics/orders/settings"
     opened = fields(ada.get(url))
@@ -367,6 +388,7 @@ def test_two_people_who_change_different_settings_both_get_theirs(queue: int, ad
     assert (view.retention_days, view.department) == (9, "sales")
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("url", "update"),
     [
@@ -395,6 +417,7 @@ def test_a_setting_that_two_people_change_is_saved_after_both_values_were_seen(
     assert fields(ada.get(url))["description"].strip() == "mine"
 
 
+@pytest.mark.one_engine
 def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(queue: int, ada: Client) -> None:
     typed = {**fields(ada.get("/topics/orders/settings")), "retention_days": "11", "description": "a secret"}
     ada.logout()
@@ -407,6 +430,7 @@ def test_a_form_that_is_sent_after_the_session_ended_comes_back_filled_in(queue:
     assert topic_rows.named(name="orders", actor=ME).retention_days == 7
 
 
+@pytest.mark.one_engine
 def test_passwords_never_come_back_in_an_address(queue: int) -> None:
     typed = {"name": "n9", "password": "very secret", "host": "db"}
     answer = Client().post("/create/node", typed)

@@ -34,6 +34,8 @@ from tests.support.failing import ME, fail
 from tests.support.forms import browser, confirm, filled, text
 from tests.support.tampering import plant
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.fixture
 def queue(node: str, failure_node: str) -> int:

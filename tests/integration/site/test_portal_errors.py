@@ -13,6 +13,8 @@ from metadata.listing import overview_lists
 from portal.auth import error_words
 from tests.support.forms import browser, text
 
+pytestmark = pytest.mark.one_engine
+
 PAGE = {"accept": "text/html"}
 
 

@@ -16,6 +16,8 @@ from tests.support import rows
 from tests.support.forms import browser as browser_of
 from tests.support.forms import fields, text
 
+pytestmark = pytest.mark.one_engine
+
 HTML = {"accept": "text/html"}  # a browser; programs get problem details
 
 
@@ -30,14 +32,6 @@ def ada(metadata_db: None) -> Client:
 def crumbs(page: str) -> list[str]:
     """The labels of the breadcrumbs."""
     return re.findall(r"<li><a[^>]*>([^<]*)<", page.partition('class="crumbs"')[2].partition("</nav>")[0])
-
-
-@pytest.mark.parametrize(
-    ("path", "status"), [("/nowhere", 404), ("/topics/none", 404), ("/groups/none", 404)]
-)
-def test_an_error_keeps_the_navigation(ada: Client, path: str, status: int) -> None:
-    answer = ada.get(path, headers=HTML)
-    assert answer.status_code == status and 'class="side"' in text(answer)
 
 
 def test_an_error_shows_no_navigation_to_who_has_not_logged_in(metadata_db: None) -> None:

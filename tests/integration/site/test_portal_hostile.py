@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from axes.models import AccessAttempt
+from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.test import Client
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client, RequestFactory
 
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
@@ -18,6 +20,8 @@ from portal.auth import logins
 from portal.kit import bodies
 from portal.views.messages.sending import Sending
 from tests.support.forms import browser, text
+
+pytestmark = pytest.mark.one_engine
 
 ME = command("test")
 RIGHT = "the right password of hers"
@@ -80,7 +84,7 @@ def test_of_too_many_wrong_tries_the_oldest_are_forgotten(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("hers")
 def test_so_many_passwords_are_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "WAIT_S", 0.01)
-    with logins._turn():
+    with logins.turn():
         answer = Client().post("/login", {"username": "ada", "password": RIGHT})
         assert answer.status_code == 503 and "Try again" in text(answer)
 
@@ -128,3 +132,39 @@ def test_a_url_forges_no_line_of_the_log(
 
     lines = [line for line in said() if "forged" in line]
     assert lines and all(line.isprintable() for line in lines)
+
+
+class Unread:
+    """The stream of a body that must not be read."""
+
+    def read(self, *args: object) -> bytes:
+        raise AssertionError("the body was read")
+
+    readline = read
+
+
+def send_form(client: Client, path: str, length: int) -> object:
+    """Post a form whose body fails the test when it is read."""
+    client.cookies["csrftoken"] = "a" * 32
+    kind = "multipart/form-data; boundary=B"
+    return client.generic(
+        "POST", path, content_type=kind, CONTENT_LENGTH=str(length), **{"wsgi.input": Unread()}
+    ).status_code
+
+
+@pytest.mark.parametrize("path", ["/login", "/admin/login/", "/language", "/theme", "/create/topic"])
+def test_a_large_form_is_refused_unread_without_a_login(metadata_db: None, path: str) -> None:
+    assert send_form(Client(enforce_csrf_checks=True), path, (64 << 10) + 1) == 413
+
+
+def test_a_form_that_is_too_large_is_refused_unread(metadata_db: None) -> None:
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE or 0
+    assert send_form(browser("ada", administrator=True), "/create/topic", limit + 1) == 413
+
+
+def test_an_uploaded_file_is_not_kept(metadata_db: None) -> None:
+    form = {"username": "ada", "f": SimpleUploadedFile("f.bin", b"x" * 50_000)}
+    request = RequestFactory().post("/login", form)
+
+    assert request.POST["username"] == "ada"
+    assert not request.FILES

@@ -22,6 +22,8 @@ from tests.support.forms import browser as browser_of
 from tests.support.forms import text
 from tests.support.rows import ME
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.fixture
 def ada(node: str) -> Client:

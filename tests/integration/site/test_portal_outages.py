@@ -22,6 +22,8 @@ from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import browser, carry_out, confirm, fields, filled, text
 
+pytestmark = pytest.mark.one_engine
+
 DASHES = ("/topics/orders", "/groups/billing")  # what only the node knows is a dash there
 WHOLE = (
     "/", "/topics", "/groups", "/subscriptions", "/consumers", "/rebalances", "/brokers", "/alarms",

@@ -21,6 +21,8 @@ from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import Answer, browser, confirm, fields, filled, text
 
+pytestmark = pytest.mark.one_engine
+
 LOGIN = {"username": "olga", "password": "enough characters"}
 
 

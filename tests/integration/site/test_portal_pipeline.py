@@ -72,6 +72,7 @@ def archived(home: Path, topic: str, *, rows: int = 7) -> None:
     (day / "manifest.json").write_text(json.dumps(value))
 
 
+@pytest.mark.one_engine
 def test_an_archive_is_asked_for_and_written_down(topic: str, started: list[int], ada: Client) -> None:
     page = text(carry_out(ada, "/create/archive", topic=topic, rows_per_second="500", master="local[1]"))
     run = JobRun.objects.get()
@@ -82,6 +83,7 @@ def test_an_archive_is_asked_for_and_written_down(topic: str, started: list[int]
     assert row.after is not None and row.after["topic"] == topic
 
 
+@pytest.mark.one_engine
 def test_what_cannot_be_is_refused_before_anything_is_asked_for(
     topic: str, home: Path, started: list[int], ada: Client
 ) -> None:
@@ -98,6 +100,7 @@ def test_what_cannot_be_is_refused_before_anything_is_asked_for(
     assert started == [] and not JobRun.objects.exists()
 
 
+@pytest.mark.one_engine
 def test_a_damaged_archive_is_said_where_it_is_shown(topic: str, home: Path, ada: Client) -> None:
     archived(home, topic)
     page = text(ada.get("/pipeline"))
@@ -108,6 +111,7 @@ def test_a_damaged_archive_is_said_where_it_is_shown(topic: str, home: Path, ada
     assert "is damaged" in text(ada.get("/pipeline"))
 
 
+@pytest.mark.one_engine
 def test_a_run_is_asked_for_by_administrators_only(started: list[int], topic: str) -> None:
     somebody = actors.Actor(kind="user", name="uma", rights={"manage": ("*",), "admin": ("ord*",)})
     with pytest.raises(Forbidden):
@@ -136,6 +140,7 @@ def test_a_run_that_nobody_took_up_is_cancelled_at_once(started: list[int], ada:
     assert not carrying.carry_out(run), "whoever comes later finds it ended"
 
 
+@pytest.mark.one_engine
 def test_a_run_whose_process_died_says_so_and_is_ended(started: list[int], ada: Client) -> None:
     run = asked(pipeline.PURGE, topic="orders")
     assert pipeline.take(id=run) is not None
@@ -148,6 +153,7 @@ def test_a_run_whose_process_died_says_so_and_is_ended(started: list[int], ada: 
     assert JobRun.objects.get(pk=run).state == "cancelled"
 
 
+@pytest.mark.one_engine
 def test_a_run_that_lives_is_asked_and_shows_where_it_is(started: list[int], ada: Client) -> None:
     number = asked(pipeline.ARCHIVE, topic="orders")
     taken = pipeline.take(id=number)
@@ -163,6 +169,7 @@ def test_a_run_that_lives_is_asked_and_shows_where_it_is(started: list[int], ada
     assert "Cancellation requested" in text(ada.get(f"/runs/{number}"))
 
 
+@pytest.mark.one_engine
 def test_what_a_job_raises_stands_in_its_run(topic: str, started: list[int], home: Path, ada: Client) -> None:
     archived(home, topic)  # its file is missing
     run = asked(pipeline.PURGE, topic=topic)
@@ -172,6 +179,7 @@ def test_what_a_job_raises_stands_in_its_run(topic: str, started: list[int], hom
     assert "Why it failed" in page and "is missing" in page and "checking the archive, day=2026-11-20" in page
 
 
+@pytest.mark.one_engine
 def test_a_purge_ends_between_two_steps_when_it_is_asked_to(
     topic: str, started: list[int], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +196,7 @@ def test_a_purge_ends_between_two_steps_when_it_is_asked_to(
     assert JobRun.objects.get(pk=run).state == "cancelled"
 
 
+@pytest.mark.one_engine
 def test_a_purge_of_many_steps_writes_only_its_last_lines_and_only_now_and_then(
     topic: str, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +217,7 @@ def test_a_purge_of_many_steps_writes_only_its_last_lines_and_only_now_and_then(
     assert 1 <= len(written) < 20, "a run that takes a minute writes it a dozen times"
 
 
+@pytest.mark.one_engine
 def test_a_report_by_spark_is_asked_for_and_found_from_its_run(
     topic: str, started: list[int], ada: Client
 ) -> None:
@@ -222,6 +232,7 @@ def test_a_report_by_spark_is_asked_for_and_found_from_its_run(
     assert f"/reports/{made}" in text(ada.get(f"/runs/{run.pk}"))
 
 
+@pytest.mark.one_engine
 def test_a_report_is_downloaded_as_parquet_with_its_types(started: list[int], ada: Client) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [{"topic": "=1+1", "messages": 3}, {"topic": "ü", "share": 0.5}]
@@ -236,6 +247,7 @@ def test_a_report_is_downloaded_as_parquet_with_its_types(started: list[int], ad
     assert f"/reports/{made}/parquet" in text(ada.get("/reports"))
 
 
+@pytest.mark.one_engine
 def test_without_pyarrow_no_parquet_is_offered(
     started: list[int], ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

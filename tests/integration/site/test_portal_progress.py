@@ -17,6 +17,8 @@ from portal.kit import progress
 from tests.support import rows
 from tests.support.forms import browser as browser_of
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.fixture
 def browser(metadata_db: None) -> Client:

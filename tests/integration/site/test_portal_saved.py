@@ -30,6 +30,7 @@ def links(client: Client, page: str = "/topics") -> list[tuple[str, str]]:
     return re.findall(r'<li><span><a href="([^"]*)"[^>]*>([^<]*)</a><form', text(client.get(page)))
 
 
+@pytest.mark.one_engine
 def test_a_saved_filter_is_a_link_on_its_page_for_its_user_alone(ada: Client) -> None:
     said = save(ada, name="mine & yours", query="q=bil&sort=-lag&page=3&columns=key")
     assert "The filter mine &amp; yours was saved." in said
@@ -44,6 +45,7 @@ def test_the_same_name_replaces_and_another_case_is_another_name(ada: Client) ->
     assert sorted(links(ada)) == [("?q=2", "a"), ("?q=3", "A")]
 
 
+@pytest.mark.one_engine
 def test_a_saved_filter_is_deleted_by_its_user(ada: Client) -> None:
     save(ada, name="a", query="q=1")
     words = {"page": "topics", "name": "a", "query": "q=1"}
@@ -57,6 +59,7 @@ def test_a_saved_filter_is_deleted_by_its_user(ada: Client) -> None:
     ]
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -73,6 +76,7 @@ def test_a_filter_that_cannot_be_saved_says_why(ada: Client, fields: dict[str, s
     assert SavedFilter.objects.count() == 0
 
 
+@pytest.mark.one_engine
 def test_filters_of_a_page_are_bounded_and_go_with_their_user(
     ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

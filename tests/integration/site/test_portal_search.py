@@ -12,6 +12,8 @@ from metadata.cache import snapshot
 from tests.support import rows
 from tests.support.forms import browser as browser_of
 
+pytestmark = pytest.mark.one_engine
+
 
 @pytest.fixture
 def queues(metadata_db: None) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ def works(name: str, password: str) -> bool:
     return bool(user.check_password(password))
 
 
+@pytest.mark.one_engine
 @pytest.mark.usefixtures("nothing_written")
 def test_a_user_is_made_after_a_preview_that_does_not_carry_the_password(ada: Client) -> None:
     seen = filled(ada, "/create/user", name="uma", password=SECRET, browse="orders*")
@@ -58,6 +59,7 @@ def test_a_user_is_made_after_a_preview_that_does_not_carry_the_password(ada: Cl
     assert accounts.named(name="uma", actor=ME).rights == {"browse": ("orders*",)}
 
 
+@pytest.mark.one_engine
 @pytest.mark.usefixtures("nothing_written")
 def test_a_user_is_changed_by_what_was_changed_and_a_password_only_if_one_was_typed(ada: Client) -> None:
     accounts.create(name="uma", password="enough characters", rights={"browse": ["a*"]}, actor=ME)
@@ -72,6 +74,7 @@ def test_a_user_is_changed_by_what_was_changed_and_a_password_only_if_one_was_ty
     assert accounts.named(name="uma", actor=ME).rights == {"browse": ("a*",), "produce": ("b*",)}
 
 
+@pytest.mark.one_engine
 def test_two_administrators_who_change_one_user_do_not_undo_each_other(ada: Client) -> None:
     accounts.create(name="uma", password="enough characters", actor=ME)
     seen = filled(ada, "/users/uma", browse="a*")
@@ -83,6 +86,7 @@ def test_two_administrators_who_change_one_user_do_not_undo_each_other(ada: Clie
     assert (view.active, view.rights) == (False, {"browse": ("a*",)})
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -98,6 +102,7 @@ def test_what_will_be_refused_is_said_in_the_preview(ada: Client, typed: dict[st
     assert get_user_model().objects.count() == 1
 
 
+@pytest.mark.one_engine
 def test_a_preview_whose_password_is_gone_asks_for_it_again_and_does_nothing(ada: Client) -> None:
     accounts.create(name="uma", password="enough characters", actor=ME)
     seen = filled(ada, "/users/uma", password=SECRET, browse="a*")
@@ -107,6 +112,7 @@ def test_a_preview_whose_password_is_gone_asks_for_it_again_and_does_nothing(ada
     assert works("uma", "enough characters") and accounts.named(name="uma", actor=ME).rights == {}
 
 
+@pytest.mark.one_engine
 def test_a_kept_password_is_not_anothers_and_not_another_pages(ada: Client) -> None:
     seen = fields(filled(ada, "/create/user", name="uma", password=SECRET))
     for client, url in ((browser("eve", administrator=True), "/create/user"), (ada, "/users/ada")):
@@ -115,6 +121,7 @@ def test_a_kept_password_is_not_anothers_and_not_another_pages(ada: Client) -> N
     assert not get_user_model().objects.filter(username="uma").exists() and works("ada", "enough characters")
 
 
+@pytest.mark.one_engine
 def test_whose_password_was_changed_is_logged_out(ada: Client) -> None:
     hers = browser("uma")
     assert hers.get("/topics").status_code == 200
@@ -129,6 +136,7 @@ def secret_of(answer: Answer) -> str:
     return found[0] if found else ""
 
 
+@pytest.mark.one_engine
 def test_a_key_is_shown_once_and_neither_a_reload_nor_the_way_back_shows_it_again(ada: Client) -> None:
     seen = filled(ada, "/create/key", name="till", produce="orders*")
     assert "Send to topics: orders*" in text(seen) and not ApiKey.objects.exists()
@@ -164,6 +172,7 @@ def test_two_clicks_at_once_make_one_key_and_show_it_once(ada: Client, in_thread
     assert ApiKey.objects.count() == 1 and AuditLog.objects.filter(kind="key", verb="create").count() == 1
 
 
+@pytest.mark.one_engine
 def test_a_key_whose_name_is_taken_is_refused_in_the_preview_and_a_slower_one_at_the_end(ada: Client) -> None:
     seen = filled(ada, "/create/key", name="till", produce="orders*")
     api_keys.create(name="till", rights={"browse": ["*"]}, actor=ME)

@@ -10,6 +10,8 @@ from metadata.models import AuditLog
 from tests.support.forms import browser, confirm, filled, text
 from tests.support.leasing import ME, lease, made, member, report, runs, send
 
+pytestmark = pytest.mark.one_engine
+
 PAGE = "/groups/mails"
 
 

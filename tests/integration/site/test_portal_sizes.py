@@ -69,6 +69,7 @@ def test_many_queues_and_members_are_shown_by_the_hundred(ada: Client) -> None:
     assert "Page 2 of 10" in text(ada.get("/groups/billing?members=2"))
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("wrong", ["0", "-1", "x", "²", "99999999999999", ""])
 def test_a_page_that_is_none_is_the_first(ada: Client, wrong: str) -> None:
     grow_queues = Queue.objects.get(topic__name="orders")
@@ -81,6 +82,7 @@ def test_a_page_that_is_none_is_the_first(ada: Client, wrong: str) -> None:
     assert "Page 1 of 2" in text(ada.get("/topics/orders", {"queues": wrong}))
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     "page", ["", "/settings", "/expand", "/shrink", "/clean", "/send", "/delete", "/delayed"]
 )

@@ -1,4 +1,4 @@
-"""The preview of another tag filter says how many of the last messages it takes: on both engines."""
+"""The preview of another tag filter says how many of the last messages it takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from metadata.groups import subscription_rows
 from tests.support import failing
 from tests.support.failing import ME
 from tests.support.forms import browser, confirm, fields, filled, text
+
+pytestmark = pytest.mark.one_engine
 
 URL = "/groups/billing/of/orders"
 NO_MESSAGES = "The topic has no messages yet"

@@ -32,6 +32,7 @@ def kept() -> list[str]:
     return [one["digest"] for one in Topic.objects.get(name="orders").send_tokens or ()]
 
 
+@pytest.mark.one_engine
 def test_a_token_is_shown_once_and_only_its_digest_is_kept(olga: Client) -> None:
     assert "Send tokens" in text(olga.get("/topics/orders"))
     seen = olga.get("/topics/orders/tokens/create")
@@ -64,5 +65,6 @@ def test_the_last_token_that_goes_opens_the_topic(olga: Client) -> None:
     assert AuditLog.objects.filter(actor_name="olga", verb="delete token", name="orders").count() == 2
 
 
+@pytest.mark.one_engine
 def test_who_does_not_manage_the_topic_sees_no_tokens(olga: Client) -> None:
     assert browser("uma").get("/topics/orders/tokens").status_code == 403

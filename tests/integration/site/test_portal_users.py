@@ -29,6 +29,7 @@ def names() -> list[str]:
     return [one.name for one in accounts.listed(actor=ME)]
 
 
+@pytest.mark.one_engine
 def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_who_it_was(
     ada: Client, make_node: Callable[..., str]
 ) -> None:
@@ -49,6 +50,7 @@ def test_an_account_goes_with_its_rights_and_sessions_and_the_audit_log_keeps_wh
     assert (row.actor_name, row.name, row.before, row.after) == ("ada", "bob", before, None)
 
 
+@pytest.mark.one_engine
 def test_whoever_gets_the_name_later_has_none_of_the_rights(ada: Client) -> None:
     accounts.create(name="bob", password="enough characters", rights={"manage": ["*"]}, actor=ME)
     accounts.delete(name="bob", confirm="bob", actor=ME)
@@ -56,6 +58,7 @@ def test_whoever_gets_the_name_later_has_none_of_the_rights(ada: Client) -> None
     assert accounts.named(name="bob", actor=ME).rights == {}
 
 
+@pytest.mark.one_engine
 def test_the_last_administrator_who_may_log_in_stays(ada: Client) -> None:
     accounts.create(name="eve", password="enough characters", administrator=True, actor=ME)
     accounts.update(name="eve", administrator=True, active=False, rights={}, actor=ME)

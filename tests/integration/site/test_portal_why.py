@@ -26,6 +26,8 @@ from tests.support import rows
 from tests.support.forms import browser as browser_of
 from tests.support.rows import ME
 
+pytestmark = pytest.mark.one_engine
+
 WHY = "Why is it behind?"
 MINUTES = 10
 

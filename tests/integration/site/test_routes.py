@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.environment import ENGINE
 from tests.support.routes import ACTORS, MINE, REFUSED, THEIRS, Route, World, models, routes, state, table
 
-pytestmark = pytest.mark.skipif(ENGINE != "sqlite", reason="rights are the same on every engine")
+pytestmark = pytest.mark.one_engine
 PARTS = (
     *("api/v1/topics", "api/v1/groups", "api/v1/consumers", "api", "topics", "groups", "admin", "nodes"),
     *("create", "messages", "reports", "users", ""),

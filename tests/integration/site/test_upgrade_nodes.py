@@ -14,6 +14,8 @@ from metadata.models import AuditLog
 from tests.support.forms import browser, text
 from tests.support.older_tables import columns, make_older, need
 
+pytestmark = pytest.mark.one_engine
+
 ME = command("test")
 
 

@@ -20,6 +20,8 @@ from metadata.errors import Invalid
 from metadata.nodes import node_rows
 from tests.support.tampering import plant, remove
 
+pytestmark = pytest.mark.one_engine
+
 ME = actors.command("test")
 
 

@@ -13,8 +13,10 @@ from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import url, urls
 from catmq_client.errors import CatmqError, ConnectFailed, OptionError, Refused, Unauthenticated
 from catmq_client.http.connections import trusted
+from catmq_client.http.failure_log import question
 from catmq_client.http.transport import HttpTransport, Transport
 
+URLS_FROM = "CATMQ_URL or --url"
 NO_URL = (
     "no broker URL: set CATMQ_URL or give --url http://HOST:PORT; "
     "script/server writes both variables to var/credentials.env"
@@ -38,7 +40,9 @@ class Brokers:
         return Admin(self.transport or self._over_http(discover=False))
 
     def _over_http(self, **options: Any) -> Transport:
-        return HttpTransport(self.listed, api_key=self.api_key, verify=self.verify, **options)
+        transport = HttpTransport(self.listed, api_key=self.api_key, verify=self.verify, **options)
+        transport.urls_from = URLS_FROM
+        return transport
 
     def producer(self, **options: Any) -> Producer:
         """A producer; the caller closes it."""
@@ -49,7 +53,7 @@ class Brokers:
         if "CERTIFICATE_VERIFY_FAILED" in error.detail:
             return f"{error}\n  If its CA is one of your own, set CATMQ_CA_FILE or give --ca-file"
         if isinstance(error, ConnectFailed):
-            return f"{error}\n  Is a broker running there? CATMQ_URL or --url says {', '.join(self.listed)}"
+            return f"{error}\n  {question(URLS_FROM, self.listed)}"
         if isinstance(error, Unauthenticated):
             return f"{error}\n  " + (
                 "Is this a key of these brokers? It comes from CATMQ_API_KEY or --api-key"

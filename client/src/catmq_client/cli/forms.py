@@ -18,7 +18,9 @@ MESSAGE_FIELDS = (
 PART = re.compile(r"\{\{|\}\}|\\[tn\\]|\{([^{}]*)\}|[^{}\\]+|.", re.DOTALL)
 ESCAPED = {"{{": "{", "}}": "}", r"\t": "\t", r"\n": "\n", r"\\": "\\", "\\": "\\"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[^.{}]+)*")
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Control characters, and halves of surrogate pairs, which JSON can write and UTF-8 cannot.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+TOO_DEEP = b"[JSON too deep] "  # printed before a body whose fields cannot be read
 
 
 class Format:
@@ -55,18 +57,20 @@ class Format:
             return text.encode()
         first, _, inner = path.partition(".")
         if first == "body" and body is not None:
-            return body if not inner else shown(member(parsed(body), inner))
+            return field_of(body, inner) if inner else body
         if first not in row and not self._known:
             raise OptionError(f"--output: {{{first}}} is no field; there are {', '.join(row)}")
         return shown(member(row.get(first), inner))
 
 
-def parsed(body: bytes) -> Any:
-    """Return the value of a body that is JSON, None for another."""
+def field_of(body: bytes, path: str) -> bytes:
+    """Return a field of a JSON body, nothing of another; of one too deep the whole with a mark."""
     try:
-        return json.loads(body)
+        return shown(member(json.loads(body), path))
     except ValueError:
-        return None
+        return b""
+    except RecursionError:
+        return TOO_DEEP + body
 
 
 def member(value: Any, path: str) -> Any:
@@ -85,8 +89,29 @@ def shown(value: Any) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
-        return value.encode()
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return in_utf8(value)
+    return json_bytes(value)
+
+
+def in_utf8(text: str) -> bytes:
+    r"""Return text in UTF-8; half of a surrogate pair as its escape.
+
+    >>> in_utf8("a\ud83d")
+    b'a\\ud83d'
+    """
+    return text.encode(errors="backslashreplace")
+
+
+def json_bytes(value: Any) -> bytes:
+    r"""Return a value as compact JSON in UTF-8; with escapes if it has half of a surrogate pair.
+
+    >>> json_bytes({"a": "\ud83d"})
+    b'{"a":"\\ud83d"}'
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 Form = str | Format  # pretty, table, json, body or none; or a FORMAT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sys
 import time
@@ -13,7 +12,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from catmq_client.cli.forms import PLAIN, Form, Format, Paint, coloured, is_table, paint, printable
+from catmq_client.cli.forms import (
+    PLAIN,
+    Form,
+    Format,
+    Paint,
+    coloured,
+    in_utf8,
+    is_table,
+    json_bytes,
+    paint,
+    printable,
+)
 
 MISSING = "-"  # how a table shows that there is no value
 PROGRAM = "catmq:"  # what errors begin with
@@ -26,7 +36,7 @@ Columns = Mapping[str, Column]
 
 
 def json_line(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json_bytes(value) + b"\n"
 
 
 def number_of(number: int, noun: str) -> str:
@@ -87,7 +97,7 @@ class Lines:
         if isinstance(self._form, Format):
             return self._form.line(row, body)
         if is_table(self._form):
-            return self._layout.row([cell(value) for value in values(row, self._columns)]).encode()
+            return in_utf8(self._layout.row([cell(value) for value in values(row, self._columns)]))
         return json_line(row) if self._form == "json" or body is None else body + b"\n"
 
 
@@ -105,7 +115,7 @@ def write(line: bytes) -> None:
 
 
 def show(text: str) -> None:
-    write(text.encode())
+    write(in_utf8(text))
 
 
 def note(text: str) -> None:
@@ -187,9 +197,9 @@ def print_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, form: Form) 
         print_row(row, form)
 
 
-def print_row(row: Mapping[str, Any], form: Form) -> None:
-    """Print one row on a line."""
-    write(form.line(row) if isinstance(form, Format) else json_line(row))
+def print_row(row: Mapping[str, Any], form: Form, body: bytes | None = None) -> None:
+    """Print one row on a line; `body` is that of a message, for a FORMAT."""
+    write(form.line(row, body) if isinstance(form, Format) else json_line(row))
 
 
 def values(row: Mapping[str, Any], columns: Columns) -> list[object]:
@@ -258,7 +268,10 @@ def moment(at_ms: int | None) -> str | None:
     """Return a time as text: UTC, to the second."""
     if at_ms is None:
         return None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # no year that Python has
+        return f"{at_ms} ms"
 
 
 def duration(span_ms: int | None) -> str | None:
@@ -284,6 +297,6 @@ MESSAGE: Columns = {
     "MESSAGE": lambda row: f"{row['queue']}-{row['offset']}",
     "KEY": "key",
     "TAG": "tag",
-    "BODY": lambda row: row.get("body", row.get("body_base64")),
+    "BODY": lambda row: row["body"] if "body" in row else f"base64:{row['body_base64']}",
 }
 MESSAGE_WIDTHS = (20, 10, 14, 8, 0)

@@ -267,13 +267,16 @@ def action(
     return Verb(name, text, (*arguments, *((YES,) if asks else ()), CHANGED), run, old)
 
 
-def show_row(row: Mapping[str, Any], form: Form) -> None:
-    """Show one thing as names and values, as JSON or in a FORMAT, or not at all."""
+def show_row(row: Mapping[str, Any], form: Form, body: bytes | None = None) -> None:
+    """Show one thing as names and values, as JSON or in a FORMAT, or not at all.
+
+    `body` is that of a message, for a FORMAT.
+    """
     if is_table(form):
         shown = {name.replace("_", " "): name for name, value in row.items() if not isinstance(value, list)}
         show(facts(row, shown, paint(form, sys.stdout)))
     elif form != "none":
-        print_row(row, form)
+        print_row(row, form, body)
 
 
 # Changes settings: the management API, the arguments, the settings that were given.

@@ -129,10 +129,24 @@ def send_whole(pool: HTTPConnectionPool) -> None:
     pool.ConnectionCls = kind
 
 
+# Reasons of OpenSSL for certificates that only strict clients refuse, as Python is from 3.13 on.
+_STRICT = (
+    "Missing Authority Key Identifier",
+    "Missing Subject Key Identifier",
+    "does not include key usage",
+    "not marked critical",
+)
+_STRICT_REMEDY = (
+    ". Python 3.13 and newer require this extension: issue the certificate and that of its CA with it "
+    "(openssl verify -x509_strict checks both)"
+)
+
+
 def network_error(error: HTTPError | requests.exceptions.RequestException, url: str) -> CatmqError:
     """ConnectFailed when nothing can have been sent, else AnswerLost."""
     if isinstance(error, SSLError) and _is_of_handshake(error):
-        return ConnectFailed(f"TLS with {url} failed: {error}", retriable=False)
+        remedy = _STRICT_REMEDY if any(reason in str(error) for reason in _STRICT) else ""
+        return ConnectFailed(f"TLS with {url} failed: {error}{remedy}", retriable=False)
     if isinstance(error, NewConnectionError | ConnectTimeoutError | ProxyError):
         return ConnectFailed(f"{url} cannot be reached: {in_words(error)}")
     if isinstance(error, LocationValueError | requests.exceptions.RequestException):

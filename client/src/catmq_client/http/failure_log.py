@@ -4,8 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
+
+from catmq_client.errors import CatmqError, ConnectFailed
 
 AGAIN_S = 60.0  # between two lines about a failure that lasts
+
+
+# Where an application gives the URLs of brokers.
+URLS_FROM = "CATMQ_URL or the first argument"
+
+
+def question(urls_from: str, urls: Iterable[str]) -> str:
+    """Return what to ask when no broker can be reached; `urls_from` names the source of `urls`."""
+    return f"Is a broker running there? {urls_from} says {', '.join(urls)}"
+
+
+def with_question(error: CatmqError, transport: object) -> str:
+    """Return the text of a transport's error, with the question if no broker could be reached."""
+    urls = getattr(transport, "urls", ())
+    if not isinstance(error, ConnectFailed) or not urls:
+        return str(error)
+    return f"{error}\n  {question(getattr(transport, 'urls_from', URLS_FROM), urls)}"
 
 
 class FailureLog:

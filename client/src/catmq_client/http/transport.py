@@ -37,6 +37,7 @@ from catmq_client.http import wire
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.connections import network_error, send_whole, trusted
 from catmq_client.http.discovery import MOST, Brokers, Discovery
+from catmq_client.http.failure_log import URLS_FROM
 from catmq_client.version import SDK
 
 T = TypeVar("T")
@@ -81,15 +82,23 @@ def request_until(
     *,
     within_s: float,
     wait: Callable[[float], object] = time.sleep,
+    on_failure: Callable[[CatmqError], object] = lambda error: None,
     **more: Any,
 ) -> dict[str, Any]:
     """The answer of a request, with `more` of its arguments, that is repeated while its error is retriable.
 
     Only for requests that are harmless when done twice. After `within_s` seconds the last error is
-    raised. `wait` is called with the seconds to wait.
+    raised. `wait` is called with the seconds to wait, `on_failure` with each error that may be repeated.
     """
-    call = partial(transport.request, method, path, **more)
-    return repeated(call, within_s=within_s, again=lambda error, _: error.retriable, wait=wait)
+
+    def again(error: CatmqError, _: int) -> bool:
+        if error.retriable:
+            on_failure(error)
+        return error.retriable
+
+    return repeated(
+        partial(transport.request, method, path, **more), within_s=within_s, again=again, wait=wait
+    )
 
 
 def repeated(
@@ -220,6 +229,8 @@ class HttpTransport:
         # because that of a parent may be held for ever in its child.
         self._mine: tuple[int, requests.Session] | None = None
         self._locks: dict[int, threading.Lock] = {}
+        # Where the URLs are given, for the log; the command line has another name for it.
+        self.urls_from = URLS_FROM
         self._brokers = Brokers(self._seeds)
         self._discovery = Discovery(self._brokers, self._ask_for_brokers) if discover else None
 

@@ -31,12 +31,13 @@ from catmq_client.errors import (
     Unauthenticated,
 )
 from catmq_client.http.backoff import Backoff
-from catmq_client.http.failure_log import FailureLog
+from catmq_client.http.failure_log import FailureLog, with_question
 from catmq_client.http.transport import Transport, api_path, request_until
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.part import Part
 from catmq_client.reading.promises import Promises
-from catmq_client.reading.state import GroupState, lease_clock
+from catmq_client.reading.state import GroupState
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.sending.ids import uuid7
 from catmq_client.telemetry.process_report import ProcessReports
@@ -248,7 +249,7 @@ class Membership(Part):
             if state.consumer_id != consumer_id:
                 return 0.0
             self._confirm(releases)
-            state.lease_until = sent_at + state.session_timeout_s
+            state.recorded(sent_at + state.session_timeout_s)
             self._promises.clear()
             self._weigh(self._follow(answer))
             state.changed.notify_all()
@@ -279,10 +280,11 @@ class Membership(Part):
             )
             self._first = (counts and self._promises.oldest(brokers)) or None
             since = self._promises.since(brokers)
-            if since is not None and state.options.on_coordinator_loss == "continue":
+            if since is not None and state.options.on_coordinator_loss != "stop":
                 state.lease_until = max(state.lease_until, since + state.session_timeout_s)
                 state.take_back()
                 self._take_over(error.held)
+                state.hold_ordered()
             state.changed.notify_all()
         self._failures.failed(error)
         others = counts and is_news and self._promises.are_old(brokers, recently)
@@ -379,7 +381,8 @@ class Membership(Part):
             state.changed.notify_all()
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
-        self._failures.failed(error, level=logging.INFO if error.code == "draining" else logging.WARNING)
+        text = with_question(error, self._transport)
+        self._failures.failed(text, level=logging.INFO if error.code == "draining" else logging.WARNING)
         # A broker that is busy with others may give a newcomer a later turn.
         asked_s = 0.0 if registered else (error.retry_after_ms or 0) / 1000
         return max(asked_s, min(self._backoff.next_s(error), state.heartbeat_interval_s))

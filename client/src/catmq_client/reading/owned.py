@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
+from itertools import islice
 from typing import Any, NamedTuple
 
 from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
+from catmq_client.reading.clocks import lease_clock
 
 
 class AssignedQueue(NamedTuple):
@@ -59,6 +62,9 @@ class OwnedQueue:
         # Stopped by an operator: stays ours, but nothing of it is fetched or begun.
         self.stopped = stopped
         self.paused = False
+        # No message begins from this time on, lease clock: of an ordered subscription, while
+        # heartbeats are not recorded.
+        self.begins_until = math.inf
         # A handler of run() failed for good: nothing more is handed out.
         self.halted = False
         self.lost = False
@@ -124,11 +130,12 @@ class OwnedQueue:
 
     def gives(self) -> bool:
         """Return True if a message may be handed out."""
-        return bool(self.buffer) and not self.is_shut() and self.revoked_until is None
+        is_ours = self.revoked_until is None and lease_clock() < self.begins_until
+        return bool(self.buffer) and not self.is_shut() and is_ours
 
     def rests(self) -> bool:
         """Return True if no handler may begin now on what is handed out."""
-        return self.stopped
+        return self.stopped or lease_clock() >= self.begins_until
 
     def has_left(self, offset: int, version: int) -> bool:
         """Return True if a message that was handed out under a version no longer counts."""
@@ -149,14 +156,25 @@ class OwnedQueue:
         self.not_before = time.monotonic() + max(least_s, seconds)
 
     def hand_out(self, count: int) -> list[Message]:
-        if count == len(self.buffer):
-            messages = list(self.buffer)
+        takes_all = count == len(self.buffer)
+        messages = list(self.buffer if takes_all else islice(self.buffer, count))
+        # In this order: an interrupt between the two must not lose messages, see undo_hand_out.
+        self._handed.extend([message.offset for message in messages])
+        if takes_all:
             self.buffer.clear()
         else:
-            take = self.buffer.popleft
-            messages = [take() for _ in range(count)]
-        self._handed.extend([message.offset for message in messages])
+            for _ in messages:
+                self.buffer.popleft()
         return messages
+
+    def undo_hand_out(self) -> None:
+        """Take back what is handed out, but for what failed; it is fetched again."""
+        offsets = [offset for offset in self._handed if offset not in self.reporting]
+        if offsets:
+            self._handed = deque(offset for offset in self._handed if offset in self.reporting)
+            self._finished.clear()
+            self.buffer.clear()
+            self.position = offsets[0]
 
     def finish(self, offset: int, version: int) -> None:
         """One message is done; an earlier one may still be at work."""

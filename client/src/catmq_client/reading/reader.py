@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Self, TypeVar, cast
 
+from catmq_client.callables import check_callable
 from catmq_client.errors import Closed, OptionError
 from catmq_client.http.transport import HttpTransport, Transport
 from catmq_client.message import Message
@@ -161,6 +162,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
 
     def _run_handler(self, handler: Handler, *, threads: int, order: str, batch: int | None) -> None:
         """Hand messages to threads until stop(), or until all stands still."""
+        check_callable("handler", handler)
         state = self._state
         self._enter()
         state.in_run = True
@@ -189,18 +191,29 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     def _take(self, limit: int, timeout_s: float | None) -> list[M]:
         self._trace_hand()
         self._enter()
+        taken: list[tuple[OwnedQueue, Message]] = []
+        came_back = False
         try:
             with self._state.changed:
                 self._finish_hand()
+            came_back = True
             taken = self._wait_for_messages(limit, timeout_s)
             with self._state.changed:
                 self._hand = [*dict.fromkeys([owned for owned, _ in taken])]
                 if any(one.trace_percent for one in self._state.settings.values()):
                     self._traced = taken
-            return [cast(M, message) for _, message in taken]
-        finally:
+            messages = [cast(M, message) for _, message in taken]
             # Whatever it got, the application now has to come back in time.
             self._state.away_since = time.monotonic()
+            return messages
+        except BaseException:
+            # Raised into this thread (Ctrl-C, a soft time limit): what the application did not get
+            # must not count as finished when it asks for more.
+            if came_back:
+                self._hand, self._traced = [], []
+                self._state.undo_hand_out(taken)
+            self._state.away_since = time.monotonic()
+            raise
 
     def _trace_hand(self) -> None:
         """The application came back: what it was given of traced subscriptions took until now."""

@@ -7,6 +7,8 @@ queues. Each waits on `changed` for what the others do; none holds the lock whil
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 from collections import deque
@@ -16,16 +18,12 @@ from itertools import repeat
 from catmq_client.errors import CatmqError, HandlerFailed
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.subscription_settings import DEFAULTS, Settings, limits
 from catmq_client.telemetry.process_report import AtWork
 
-# CLOCK_BOOTTIME goes on while a laptop sleeps or a machine is suspended; a lease must too.
-_LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def lease_clock() -> float:
-    return time.clock_gettime(_LEASE_CLOCK)
+log = logging.getLogger("catmq.consumer")
 
 
 class Changed(threading.Condition):
@@ -91,7 +89,9 @@ class GroupState:
         self.finished = self.failed = 0
         # Since when no pull waits at the broker, because there is no room for what it would bring, monotonic.
         self.full_since: float | None = None
-        self.lease_until = 0.0
+        # Lease clock: until when handlers may begin, and the part of it that recorded heartbeats
+        # give.
+        self.lease_until = self.recorded_until = 0.0
         # When the application took messages and did not come back; None while it waits in here.
         self.away_since: float | None = None
         # run(): the handlers at work, by thread.
@@ -163,6 +163,36 @@ class GroupState:
     def has_lease(self) -> bool:
         """Return True if the lease lasts, so that a handler may start now."""
         return lease_clock() < self.lease_until
+
+    def recorded(self, until: float) -> None:
+        """A heartbeat was recorded, which gives a lease until then."""
+        self.lease_until = self.recorded_until = until
+        held = [owned for owned in self.queues.values() if owned.begins_until < math.inf]
+        for owned in held:
+            owned.begins_until = math.inf
+        if held:
+            log.info("heartbeats are recorded again: ordered subscriptions go on")
+            self.on_start()
+
+    def hold_ordered(self) -> None:
+        """Let nothing of ordered subscriptions begin after the lease of the last recorded heartbeat.
+
+        Brokers promised to expire nobody meanwhile, but one that this member does not know may do
+        so. The nodes then refuse its commits. Until it hears that, it would handle messages of a
+        key at the same time as the new owner of its queue.
+        """
+        if self.options.on_coordinator_loss is not None:
+            return
+        ordered = [owned for owned in self.queues.values() if self.settings_of(owned).ordered]
+        new = [owned for owned in ordered if owned.begins_until == math.inf]
+        for owned in new:
+            owned.begins_until = self.recorded_until
+        if new:
+            topics = ", ".join(sorted({owned.subscription for owned in new}))
+            log.warning(
+                "heartbeats are not recorded: the ordered subscriptions of %s stop when the lease ends",
+                topics,
+            )
 
     def add(self, owned: OwnedQueue) -> None:
         self.queues[owned.queue] = owned
@@ -355,6 +385,21 @@ class GroupState:
                 self._rotation.rotate(-1)
         self._taken(len(taken))
         return taken
+
+    def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
+        """Take back all that is handed out: an exception kept the application from getting it."""
+        with self.changed:
+            for owned in self.queues.values():
+                owned.undo_hand_out()
+            self.recount(self.queues.values())
+            self.on_gain()
+            self.changed.notify_all()
+
+    def recount(self, holders: Iterable[OwnedQueue]) -> None:
+        """Count again what is buffered: an interrupt may have cut a change in two."""
+        buffers = [owned.buffer for owned in holders]
+        self.buffered = sum(map(len, buffers))
+        self.buffered_bytes = sum(len(message.body) for buffer in buffers for message in buffer)
 
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         """run(): the handler of a message returned."""

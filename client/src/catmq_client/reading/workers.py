@@ -18,7 +18,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
+from catmq_client.callables import check_result
 from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
 from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
@@ -164,10 +166,8 @@ class Workers:
         if not messages:
             # Given up by fail() in a batch that raised afterwards.
             return
-        if self._told_batch is not None:
-            self._handler(messages)  # type: ignore[arg-type]  # a handler of batches
-        else:
-            self._handler(messages[0])  # type: ignore[arg-type]  # a handler of messages
+        argument: Any = messages[0] if self._told_batch is None else messages
+        check_result("the handler", self._handler(argument))
 
     def _ended(self, job: Job, error: BaseException | None) -> None:
         settings = self._state.settings_of(job.tasks[0].owned)

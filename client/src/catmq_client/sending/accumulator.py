@@ -25,7 +25,19 @@ from catmq_client.sending.routing import Kind, Layout, Routes, slot_of
 class QueueBuffer:
     """The batches of one queue and kind, oldest first. Not locked."""
 
-    __slots__ = ("backoff", "batches", "current", "held", "kind", "not_before", "options", "queue", "routes")
+    __slots__ = (
+        "backoff",
+        "batches",
+        "current",
+        "held",
+        "kind",
+        "last_error",
+        "not_before",
+        "options",
+        "queue",
+        "routes",
+        "taken_by",
+    )
 
     def __init__(self, routes: Routes, queue: int | None, kind: Kind, options: ProducerOptions) -> None:
         self.routes = routes
@@ -34,7 +46,11 @@ class QueueBuffer:
         self.options = options
         self.batches: deque[Batch] = deque()
         self.current: Batch | None = None
+        # The thread that took `current`.
+        self.taken_by = 0
         self.not_before = 0.0
+        # How the last try of a batch of this buffer failed; "" after one that succeeded.
+        self.last_error = ""
         self.backoff = Backoff(base_ms=options.retry_backoff_ms, max_ms=options.retry_backoff_max_ms)
         # Slots that the layout gave to another queue while messages of theirs had to stay here.
         self.held: set[int] = set()
@@ -220,12 +236,18 @@ class Accumulator:
             raise Closed("the producer is closed")
         if not self._is_full(size):
             return
+        self._recount()
         self._work.notify_all()
         self.on_full()
         if not self._room.wait_for(lambda: self._closed or not self._is_full(size), block_s):
             raise BufferFull(f"no room for {block_s:g} s: {self._messages} messages are unconfirmed")
         if self._closed:
             raise Closed("the producer was closed while a send waited for room")
+
+    def _recount(self) -> None:
+        """Count again what is buffered: an interrupted thread may have left a change half done."""
+        self._messages = sum(len(batch.futures) for batch in self._batches())
+        self._bytes = sum(batch.size_bytes for batch in self._batches())
 
     def _is_full(self, size: int, *, count: int = 1) -> bool:
         # A message alone goes, however large it is.
@@ -244,7 +266,12 @@ class Accumulator:
                 now = time.monotonic()
                 buffer, ready_at = self._first_ready((only,) if only else self._buffers.values())
                 if buffer is not None and ready_at <= now:
-                    batch = buffer.current = buffer.batches.popleft()
+                    # In this order: a thread that is interrupted between two of them finds what it
+                    # holds.
+                    buffer.taken_by = threading.get_ident()
+                    batch = buffer.current = buffer.batches[0]
+                    buffer.batches.popleft()
+                    batch.mend()
                     buffer.leave_sticky_queue()
                     return buffer, batch
                 if now >= give_up_at or (self._closed and not self._messages):
@@ -273,6 +300,36 @@ class Accumulator:
         with self.lock:
             if buffer.current is None:
                 self._work.notify()
+
+    def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError) -> None:
+        """Let go of a batch that this thread took, because an exception was raised into the thread.
+
+        Messages of others are sent by others. The caller's `own` ones end with `error`, unless they
+        travel with those of others in a batch that may be stored: that is repeated whole, under its
+        batch_id.
+        """
+        with self.lock:
+            self._recount()
+            batch = buffer.current
+            if batch is None or buffer.taken_by != threading.get_ident():
+                return
+            if batch in buffer.batches:  # interrupted while it was taken or put back
+                self.put_back(buffer, [], delay_s=0.0)
+                return
+            ends = {future.ended for future in batch.futures}
+            of_others = [i for i, future in enumerate(batch.futures) if future not in own]
+            if not of_others:
+                batch.fail(error)
+                self.finished(buffer, batch)
+            elif batch.tries:
+                self.put_back(buffer, [batch.repeated()], delay_s=0.0)
+            else:
+                ended = batch.part([i for i, future in enumerate(batch.futures) if future in own])
+                ended.fail(error)
+                self.put_back(buffer, [batch.part(of_others)], delay_s=0.0, ended=ended)
+            # Wake who waits: the messages travel in other batches now.
+            for end in ends:
+                end.set()
 
     def finished(self, buffer: QueueBuffer, batch: Batch) -> None:
         """End a batch: its buffer is free for the next one."""

@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from catmq_client.errors import CatmqError, DeliveryTimeout, SendError, SendOutcomeUnknown
+from catmq_client.errors import (
+    AnswerLost,
+    CatmqError,
+    ConnectFailed,
+    DeliveryTimeout,
+    SendError,
+    SendOutcomeUnknown,
+)
+from catmq_client.http.failure_log import FailureLog, with_question
 from catmq_client.http.transport import Transport
 from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
-from catmq_client.sending.receipts import Batch, Outcome
+from catmq_client.sending.receipts import Batch, Outcome, SendFuture
 from catmq_client.sending.routing import Kind, Layouts, Routes, slot_of
 from catmq_client.sending.send_request import NODE_AWAY, Next, after_failure, named, send
 
@@ -33,16 +41,18 @@ class Delivery:
         self._accumulator = accumulator
         self._layouts = layouts
         self._timeout_s = options.request_timeout_ms / 1000
+        self._delivery_timeout_s = options.delivery_timeout_ms / 1000
+        self._failures = FailureLog(log, "sending, which is repeated,")
         self._complained: dict[int | None, float] = {}  # queue → when; at worst two threads both say it
 
     def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """One try; afterwards the batch has ended or is back in its buffer, which is free.
+        """Try once in a thread of the producer; then the batch has ended or is back in its buffer.
 
-        Returns the batch whose callbacks are due. What interrupts the thread (Ctrl-C) is raised, but
-        no bug: the batch may hold the messages of others, and they are told by their futures.
+        Returns the batch whose callbacks are due. A bug ends the batch: its error is raised by the
+        futures.
         """
         try:
-            return self._try(buffer, batch)
+            return self.attempt(buffer, batch)
         except Exception as error:
             log.exception("internal error while sending to %s", batch.topic)
             return self._give_up(buffer, batch, error)
@@ -52,13 +62,16 @@ class Delivery:
                 self._accumulator.callbacks.call(ended)
             raise
 
-    def _try(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+    def attempt(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+        """Try once, as `step`, in a thread of the application.
+
+        Every exception passes: it may have been raised into the thread, as Celery does for its soft
+        time limit. The caller then has to `abandon` the batch.
+        """
         self._leave_avoided_queue(buffer, batch)
         left_s = batch.expires_at - time.monotonic()
         if left_s <= 0:
-            told = f"; the last one ended with: {batch.last_error}" if batch.last_error else ""
-            late = DeliveryTimeout(f"no try was left within delivery_timeout_ms{told}")
-            return self._end(buffer, batch, _final(batch, late))
+            return self._end(buffer, batch, _final(batch, self._too_late(buffer, batch)))
         batch.tries += 1
         try:
             outcomes = send(
@@ -71,6 +84,26 @@ class Delivery:
         except CatmqError as error:
             return self._after_failure(buffer, batch, error)
         return self._after_answer(buffer, batch, outcomes)
+
+    def log_failure(self, error: CatmqError) -> None:
+        """Log at once, and each minute, that no broker answers: a send may wait for long."""
+        if isinstance(error, ConnectFailed | AnswerLost):
+            self._failures.failed(with_question(error, self._transport))
+
+    def _too_late(self, buffer: QueueBuffer, batch: Batch) -> DeliveryTimeout:
+        limit = f"delivery_timeout_ms ({self._delivery_timeout_s:g} s)"
+        if batch.tries:
+            return DeliveryTimeout(f"{limit} is over; the last try ended with: {batch.last_error}")
+        last = f"; the last try for its queue ended with: {buffer.last_error}" if buffer.last_error else ""
+        return DeliveryTimeout(f"it waited in the buffer for all of {limit}{last}")
+
+    def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture]) -> None:
+        """Let go of the batch that this thread took from a buffer; see Accumulator.abandon."""
+        batch = buffer.current
+        error: CatmqError = SendError("not sent: its thread was interrupted")
+        if batch is not None and batch.tries:
+            error = SendOutcomeUnknown("may or may not be stored: its thread was interrupted")
+        self._accumulator.abandon(buffer, own, error)
 
     def _give_up(self, buffer: QueueBuffer, batch: Batch, error: BaseException) -> Batch | None:
         """End a batch whose try broke off, if its buffer still holds it: nobody may wait for ever."""
@@ -96,13 +129,15 @@ class Delivery:
                 self._accumulator.put_back(buffer, [batch], delay_s=delay_s)
                 return None
         batch.finish(outcomes)
+        buffer.last_error = ""
+        self._failures.ended()
         self._accumulator.finished(buffer, batch)
         self._freshen(batch.topic)
         return batch
 
     def _after_failure(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> Batch | None:
         batch.unknown = batch.unknown or error.outcome_unknown
-        batch.last_error = str(error)
+        batch.last_error = buffer.last_error = str(error)
         layout = self._layouts.known(batch.topic).layout
         follows = after_failure(
             error,
@@ -125,6 +160,7 @@ class Delivery:
         if time.monotonic() + delay_s >= batch.expires_at:
             return self._end(buffer, batch, _final(batch, error))
         log.debug("%s queue %s: try %d: %s", batch.topic, batch.queue, batch.tries, error)
+        self.log_failure(error)
         if buffer.kind == Kind.KEYED and error.code == "queue_not_writable":
             self._tell_closed(batch)
         self._accumulator.put_back(buffer, [batch], delay_s=delay_s)
@@ -216,7 +252,9 @@ def _is_homeless(batch: Batch, routes: Routes) -> bool:
 
 def _final(batch: Batch, error: CatmqError) -> CatmqError:
     """The end of a batch that ran out of time or tries, told apart by whether it may be stored."""
-    what = f"{batch.topic}, queue {batch.queue}, after {batch.tries} tries: {error}"
+    tries = "1 try" if batch.tries == 1 else f"{batch.tries} tries"
+    after = f"after {tries}" if batch.tries else "not tried yet"
+    what = f"{batch.topic}, queue {batch.queue}, {after}: {error}"
     if batch.unknown:
         final: CatmqError = SendOutcomeUnknown(f"may or may not be stored: {what}", status=error.status)
     else:

@@ -14,6 +14,17 @@ OUTBOX_ID_HEADER, DELAYED_ID_HEADER = "catmq-outbox-id", "catmq-delayed-id"
 RESERVED_HEADERS = frozenset((OUTBOX_ID_HEADER, DELAYED_ID_HEADER))
 
 
+class _NotGiven:
+    """Type of NOT_GIVEN."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+# The default of `json`: None is a value of JSON, so it cannot mean that there is none.
+NOT_GIVEN: Any = _NotGiven()
+
+
 class NewMessage(NamedTuple):
     """A message for send_batch."""
 
@@ -31,7 +42,7 @@ class NewMessage(NamedTuple):
 def as_sent(
     body: Any,
     *,
-    json: Any = None,
+    json: Any = NOT_GIVEN,
     key: str | None = None,
     tag: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -42,7 +53,9 @@ def as_sent(
     queue_strict: bool = True,
 ) -> dict[str, Any]:
     """A message as it goes on the wire, without what is None. Raises OptionError."""
-    message: dict[str, Any] = {"body_bytes": body if type(body) is bytes else body_bytes(body, json)}
+    # Bytes are most of what is sent: they skip a call.
+    is_plain = json is NOT_GIVEN and type(body) is bytes
+    message: dict[str, Any] = {"body_bytes": body if is_plain else body_bytes(body, json)}
     if key is not None:
         message["key"] = as_text("key", key)
     if tag is not None:
@@ -69,7 +82,7 @@ def as_text(name: str, value: Any, most: int | None = None) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise OptionError(f"{name}={value!r}: not UTF-8 ({error.reason})") from error
+        raise OptionError(f"{name}={value!r:.200}: not UTF-8 ({error.reason})") from error
     return value
 
 
@@ -86,15 +99,33 @@ def as_headers(headers: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def body_bytes(body: Any, json: Any) -> bytes:
-    """The body as bytes, of text or of a value as JSON."""
+def body_bytes(body: Any, json: Any = NOT_GIVEN) -> bytes:
+    """Return the body as bytes: of bytes, of text, or of a value as JSON. Raises OptionError."""
+    if json is not NOT_GIVEN:
+        if body is not None:
+            raise OptionError("body and json are both given: give one of them")
+        return as_text("json", _json_text(json)).encode()
+    if type(body) is bytes:
+        return body
     if body is None:
-        body = json_text.dumps(json, separators=(",", ":"), ensure_ascii=False)
+        raise OptionError("the message has no body: give body=…, or json=… (json=None is null)")
     if isinstance(body, str):
         return as_text("body", body).encode()
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
+
+
+def _json_text(value: Any) -> str:
+    """Return a value as JSON that every parser reads. Raises OptionError."""
+    try:
+        return json_text.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        # Without the value, which may be large.
+        raise OptionError(
+            f"json cannot be written as JSON: {error}. Give text, finite numbers, True, False, None, and "
+            "lists and dicts of them"
+        ) from error
 
 
 def from_item(item: NewMessage | bytes | str | Mapping[str, Any]) -> dict[str, Any]:

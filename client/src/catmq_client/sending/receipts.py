@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
+from catmq_client.callables import check_callable, check_result
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 
@@ -76,16 +77,23 @@ class Batch:
 
     def add(self, message: dict[str, Any], size_bytes: int) -> SendFuture:
         future = SendFuture(self.done)
-        self.messages.append(message)
+        self.mend()
         self.futures.append(future)
+        self.messages.append(message)
         self.size_bytes += size_bytes
         return future
+
+    def mend(self) -> None:
+        """Drop futures without a message: the thread that added them was interrupted."""
+        if len(self.futures) != len(self.messages):
+            del self.futures[len(self.messages) :]
 
     def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> list[SendFuture]:
         done = self.done
         futures = [SendFuture(done) for _ in messages]
-        self.messages += messages
+        self.mend()
         self.futures += futures
+        self.messages += messages
         self.size_bytes += size_bytes
         return futures
 
@@ -109,6 +117,13 @@ class Batch:
         for i in indexes:
             part.adopt(self.messages[i], self.futures[i], self.expires_at)
         return part
+
+    def repeated(self) -> Batch:
+        """Return a batch with the same messages and id: its try was cut off, and may be stored."""
+        repeated = self.part([*range(len(self.messages))])
+        repeated.batch_id, repeated.tries = self.batch_id, self.tries
+        repeated.last_error, repeated.unknown = self.last_error, True
+        return repeated
 
     def move(self, queue: int | None) -> None:
         """Send the batch to another queue, under a new id; only after a definite refusal."""
@@ -191,7 +206,11 @@ class SendFuture:
         return self.outcome
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Call `callback(future)` when the send has ended: at once if it has, else in a sender's thread."""
+        """Call `callback(future)` when the send has ended: at once if it has, else in a sender's thread.
+
+        Raises OptionError for a coroutine function, a generator function or a class.
+        """
+        check_callable("callback", callback)
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append(callback)
@@ -206,7 +225,7 @@ class SendFuture:
             except IndexError:
                 return
             try:
-                callback(self)
+                check_result("the callback", callback(self))
             except Exception:
                 log.exception("a callback of a send failed")
 

@@ -12,11 +12,12 @@ import random
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from catmq_client.errors import CatmqError, Forbidden, OptionError
+from catmq_client.errors import AnswerLost, CatmqError, Forbidden, OptionError
 from catmq_client.http.transport import Transport, api_path, request_until
 
 log = logging.getLogger("catmq.producer")
@@ -151,7 +152,16 @@ class Routes:
 class Layouts:
     """The layouts of the topics that a producer has sent to."""
 
-    def __init__(self, transport: Transport, *, max_age_s: float, timeout_s: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        max_age_s: float,
+        timeout_s: float,
+        on_failure: Callable[[CatmqError], object] = lambda error: None,
+    ) -> None:
+        """`on_failure` is called with each error of a first look-up, which is repeated."""
+        self._on_failure = on_failure
         self._transport = transport
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
@@ -163,7 +173,7 @@ class Layouts:
         known = self._routes.get(topic)
         if known is not None:
             return known
-        layout = self._load(topic, within_s)
+        layout = self._load(topic, within_s, on_failure=self._on_failure)
         with self._lock:
             return self._routes.setdefault(topic, Routes(layout))
 
@@ -185,18 +195,19 @@ class Layouts:
         except CatmqError:
             # The layout we have still says where keys live; the sends themselves report what is wrong.
             return None
-        except Exception:
-            log.exception("the queues of topic %s cannot be read; the known ones are used", topic)
-            return None
 
-    def _load(self, topic: str, within_s: float) -> Layout:
-        path = api_path("topics", topic)
+    def _load(self, topic: str, within_s: float, **more: Any) -> Layout:
+        path, more = api_path("topics", topic), {**more, "timeout_s": self._timeout_s}
         try:
-            answer = request_until(self._transport, "GET", path, within_s=within_s, timeout_s=self._timeout_s)
+            answer = request_until(self._transport, "GET", path, within_s=within_s, **more)
         except Forbidden:
             # A key that may send but not look: the broker then chooses, by key or batch_id.
             return Layout(topic)
-        return layout_from(answer)
+        try:
+            return layout_from(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("the queues of topic %s cannot be read: %r", topic, error)
+            raise AnswerLost(f"the response about topic {topic} cannot be read: {error!r}") from error
 
 
 def layout_from(answer: dict[str, Any]) -> Layout:

@@ -13,9 +13,10 @@ from typing import Any
 from catmq_client.errors import HandlerFailed, OptionError
 from catmq_client.message import Message, Source, messages_of
 from catmq_client.options import ShareConsumerOptions
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.fetcher import Pace
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.state import GroupState, lease_clock
+from catmq_client.reading.state import GroupState
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.runs import RENEWED_AFTER, HeldRun, Place, RunReport, place_of
 from catmq_client.telemetry.process_report import AtWork
@@ -50,11 +51,14 @@ class LeaseBook(GroupState):
         super().__init__(options.of_member())
         self.share_options = options
         self.runs: dict[Place, HeldRun] = {}
+        # Rises when a membership ends. Brokers end its leases then, so an answer to a request of an
+        # earlier one extends none, however late it comes.
+        self.term = 0
         # The most recent lease, s.
         self.lease_s = 30.0
         # run(): how many messages its threads may have at work.
         self.most_at_work = 1
-        # How many messages a poll() waits for.
+        # How many messages the application waits for, if it does.
         self.asked = 0
         # When the application last took a message or was done with one, monotonic.
         self.progress_at = time.monotonic()
@@ -70,6 +74,7 @@ class LeaseBook(GroupState):
     def lose_all(self) -> None:
         """The membership is gone, and brokers end the leases of its runs: each is to be renewed first."""
         super().lose_all()
+        self.term += 1
         for run in self.runs.values():
             run.lease_until = min(run.lease_until, lease_clock())
         self.changed.notify_all()
@@ -153,6 +158,18 @@ class LeaseBook(GroupState):
                     owned.since[message.offset] = now
             self._tell_room()
         return taken
+
+    def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
+        with self.changed:
+            for run in [*self.runs.values()]:
+                offsets = {message.offset for owned, message in taken if owned is run} | run.strayed()
+                if self.share_options.auto_accept:  # then the application was done with all others
+                    offsets |= run.since.keys() - run.reporting
+                for offset in offsets:
+                    run.since.pop(offset, None)  # it never got it: the lease is not to count
+                self.give_back(run, offsets)
+            self.recount(self.runs.values())
+            self.changed.notify_all()
 
     def _tell_room(self) -> None:
         if self.room():  # to wake a thread costs more than to count
@@ -327,7 +344,7 @@ class LeaseBook(GroupState):
 
     def _send(self, run: HeldRun, *, renews: bool) -> RunReport:
         run.sending = True
-        return RunReport.of(run, renews=renews)
+        return RunReport.of(run, renews=renews, term=self.term)
 
     def _due_in_s(self, run: HeldRun, now: float, lease_now: float) -> float:
         if run.sending:
@@ -346,7 +363,7 @@ class LeaseBook(GroupState):
         if told == "ok":
             run.failures = 0
             run.sent(report)
-            if report.renews:
+            if report.renews and report.term == self.term:
                 self._renewed(run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000)
             if run.is_over() and run.news_since is None:
                 self._drop(run)

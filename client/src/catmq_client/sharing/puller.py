@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from catmq_client.errors import CatmqError, Conflict, ConnectFailed, NotFound
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message, Source, messages_of
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.part import LongPoll, Settle
-from catmq_client.reading.state import lease_clock
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.runs import RunReport
 
@@ -40,6 +41,8 @@ class Plan:
     reports: list[RunReport]
     wait_ms: int
     body: dict[str, Any]
+    # That of the lease book when the pull was sent.
+    term: int
 
 
 class Puller(LongPoll):
@@ -107,7 +110,7 @@ class Puller(LongPoll):
         if self._recovers:
             held = [{"queue": q, "first": first, "grant": grant} for q, first, grant in book.runs]
             body |= {"recover": True, "holding": held}
-        return Plan(consumer_id, reports, wait_ms, body)
+        return Plan(consumer_id, reports, wait_ms, body, book.term)
 
     def _wait_ms(self) -> int:
         """Return how long to wait at the broker: while messages are held, not for a lease, because an
@@ -128,7 +131,10 @@ class Puller(LongPoll):
             self._in_pull = False
             self._recovers = self._recovers and "recover" not in plan.body
             parting = book.parting or book.closed
-            brought = not parting and book.take_over(runs, sent_at=sent_at)
+            # What an ended membership leased may be leased to others by now: it is to be renewed
+            # first.
+            leased_at = sent_at if plan.term == book.term else -math.inf
+            brought = not parting and book.take_over(runs, sent_at=leased_at)
             self._tell_shut(answer.get("queues", ()))
             if brought or plan.reports or waited_s * 2000 > plan.wait_ms:
                 self._empty.reset()

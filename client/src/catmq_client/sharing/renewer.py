@@ -8,8 +8,8 @@ from catmq_client.errors import CatmqError
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.part import Part, Settle
-from catmq_client.reading.state import lease_clock
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.runs import RunReport
 

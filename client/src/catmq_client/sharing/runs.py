@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from catmq_client.message import Message
+from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.state import lease_clock
 
 # Messages are delivered one by one from this delivery on.
 SUSPECT_FROM = 3
@@ -143,6 +143,10 @@ class HeldRun(OwnedQueue):
         for offset in [*self.since]:
             self.finish(offset, self.version)
 
+    def strayed(self) -> set[int]:
+        """Return offsets that neither wait nor were given out: an interrupt came in between."""
+        return self.waiting_offsets() - {message.offset for message in self.buffer}
+
     def waiting_offsets(self) -> set[int]:
         """Return the offsets that the application never got."""
         return self.open - self.since.keys() - self.reporting
@@ -218,9 +222,11 @@ class RunReport:
     unseen: frozenset[int]
     renews: bool
     is_whole: bool
+    # That of the lease book when the report was made.
+    term: int
 
     @classmethod
-    def of(cls, run: HeldRun, *, renews: bool) -> RunReport:
+    def of(cls, run: HeldRun, *, renews: bool, term: int = 0) -> RunReport:
         return cls(
             run=run,
             grant=run.grant,
@@ -229,6 +235,7 @@ class RunReport:
             unseen=frozenset(run.unseen),
             renews=renews and not run.is_over(),
             is_whole=run.is_over() and not run.leaving,
+            term=term,
         )
 
     def view(self) -> dict[str, Any]:

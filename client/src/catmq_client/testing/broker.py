@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from catmq_client.callables import check_callable
 from catmq_client.errors import CatmqError, Conflict, ConnectFailed, InvalidRequest, NotFound
 from catmq_client.http import wire
 from catmq_client.reading.subscription_settings import Settings
@@ -151,6 +152,7 @@ class FakeBroker:
 
     def wait_until(self, true: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
         """Return True if `true()` became true in time; looked at whenever a request comes or ends."""
+        check_callable("true", true)
         with self._changed:
             return self._changed.wait_for(true, timeout_s)
 

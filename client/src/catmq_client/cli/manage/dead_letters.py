@@ -105,7 +105,8 @@ def note_away(nodes: list[str]) -> None:
 
 
 def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
-    show_row(plain(brokers.admin().dead_letters.message(args.group, args.id)), args.output)
+    message = brokers.admin().dead_letters.message(args.group, args.id)
+    show_row(plain(message), args.output, message["body_bytes"])
     return 0
 
 

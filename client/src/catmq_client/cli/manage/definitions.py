@@ -83,10 +83,13 @@ def counted(steps: Sequence[ImportStep]) -> str:
 def read(name: str) -> dict[str, Any]:
     """Return the JSON object of a file. Raises OptionError, and OSError."""
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        document = json.loads(text)
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        # Takes UTF-8 and UTF-16, with or without a byte order mark: PowerShell's `>` writes UTF-16.
+        document = json.loads(data)
     except UnicodeDecodeError as error:
-        raise OptionError(f"{name} is not UTF-8 text: see byte {error.start + 1}") from None
+        raise OptionError(
+            f"{name} is not {error.encoding.upper()} text: see byte {error.start + 1}"
+        ) from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise OptionError(f"{name} is not a JSON document: see {place}; `catmq export` writes one") from None

@@ -99,6 +99,7 @@ class Watch:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self.urls_from = getattr(transport, "urls_from", "")
         self._since: float | None = None  # monotonic: when the first pull began that was answered
         self._away_since = time.monotonic()
 

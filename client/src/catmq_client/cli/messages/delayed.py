@@ -6,7 +6,7 @@ import argparse
 
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table
-from catmq_client.cli.output import Columns, at, note, plain, print_rows
+from catmq_client.cli.output import Columns, at, note, plain, print_row, print_rows
 from catmq_client.cli.verbs import CHANGED, TABLE, TOPIC, Argument, Verb, limit, show_row
 
 WAITING: Columns = {
@@ -21,9 +21,11 @@ WAITING: Columns = {
 def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
     found = brokers.admin().delayed(args.topic, after=args.after, limit=args.limit)
     rows = found["messages"]
-    if not is_table(args.output):
-        rows = [plain(one) for one in rows]
-    print_rows(rows, WAITING, args.output)
+    if is_table(args.output):
+        print_rows(rows, WAITING, args.output)
+    else:
+        for message in rows:
+            print_row(plain(message), args.output, message["body_bytes"])
     more = f"; next page: --after {found['next']}" if found["next"] else ""
     away = found.get("away")  # an older broker does not tell
     missing = f"; not counted, because these nodes do not answer: {', '.join(away)}" if away else ""

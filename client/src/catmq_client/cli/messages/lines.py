@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import sys
@@ -15,7 +16,12 @@ from catmq_client.cli.stop import Stop
 
 Source = IO[bytes] | gzip.GzipFile
 
+# What Windows programs begin text with; UTF-32 little-endian begins as UTF-16 does.
+WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 MAX_LINE_BYTES = 16 * 1024 * 1024  # far above any broker's limit of a body; keeps memory bounded
+
+
+REWRITE = "write it in UTF-8 (iconv -f UTF-16 -t UTF-8; in PowerShell: -Encoding utf8)"
 
 
 class BadLine(Exception):
@@ -39,14 +45,14 @@ def opened(name: str) -> AbstractContextManager[Source]:
     if name == "-":
         return nullcontext(sys.stdin.buffer)
     path = Path(name)
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         return gzip.open(path, "rb")
     return path.open("rb")
 
 
 def is_json(name: str, key_field: str | None) -> bool:
     """Return True if every line must be JSON: the file's name or the key says so. Else any bytes may do."""
-    return key_field is not None or name.removesuffix(".gz").endswith(".jsonl")
+    return key_field is not None or name.lower().removesuffix(".gz").endswith(".jsonl")
 
 
 def lines(source: Source, *, stop: Stop, json_lines: bool, key_field: str | None) -> Iterator[Line]:
@@ -58,7 +64,7 @@ def lines(source: Source, *, stop: Stop, json_lines: bool, key_field: str | None
             read = read_line(source, number)
         if not read:
             return
-        body = read.rstrip(b"\r\n")
+        body = (without_mark(read) if number == 1 else read).rstrip(b"\r\n")
         if body.strip():
             yield Line(number, body, checked(number, body, key_field) if json_lines else None)
 
@@ -74,6 +80,13 @@ def read_line(source: Source, number: int) -> bytes:
     return read
 
 
+def without_mark(first: bytes) -> bytes:
+    """Return the first line without the mark of UTF-8. Raises BadLine for UTF-16 and UTF-32."""
+    if first.startswith(WIDE_MARKS):
+        raise BadLine(1, f"the input is UTF-16 or UTF-32: {REWRITE}")
+    return first.removeprefix(codecs.BOM_UTF8)
+
+
 def checked(number: int, body: bytes, key_field: str | None) -> str | None:
     """Return the key of a JSON line, None without `key_field`. Raises BadLine."""
     try:
@@ -83,6 +96,10 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
     except (ValueError, RecursionError) as error:
         place = f" from character {error.pos + 1} on" if isinstance(error, json.JSONDecodeError) else ""
         rest = "correct it; without --key-field a file not named .jsonl may hold any text"
+        if body.startswith(codecs.BOM_UTF8):
+            rest = "remove its byte order mark (EF BB BF), which comes from a file that was appended"
+        elif b"\0" in body:
+            rest = f"it has zero bytes, as UTF-16 has: {REWRITE}"
         raise BadLine(number, f"not JSON{place}: {rest}") from error
     return None if key_field is None else key_of(number, value, key_field)
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from django.db import IntegrityError, router, transaction
 
+from catmq_client.callables import check_callable, check_result
 from catmq_client.contrib.django_outbox import conf
 from catmq_client.contrib.django_outbox.ids import is_id_of
 from catmq_client.contrib.django_outbox.models import MAX_IDENTITY, MAX_SCOPE, InboxMessage, UtcNow
@@ -78,16 +79,25 @@ def handled_once(
 
     consumer.run(handle)
 
+    Raises OptionError for a coroutine function, a generator function or a class. A handler that
+    returns a coroutine has failed, and its message is new again.
+
     It is called again if the database rolled the transaction back: for a deadlock, or because a row had
     changed since it was read (MariaDB 11.6 and later, at REPEATABLE READ).
     """
 
     def decorate(handler: Callable[[Message], R]) -> Callable[[Message], R | None]:
+        check_callable("handler", handler)
+
         @functools.wraps(handler)
         def handle(message: Message) -> R | None:
             def work() -> R | None:
                 with once(message, scope=scope, using=using) as new:
-                    return handler(message) if new else None
+                    if not new:
+                        return None
+                    result = handler(message)
+                    check_result("the handler", result)  # in here, so that the inbox row is rolled back
+                    return result
 
             return repeated(work, using or router.db_for_write(InboxMessage))
 

@@ -24,6 +24,7 @@ from catmq_client.contrib.django_outbox.models import (
 from catmq_client.contrib.django_outbox.values import check_size, check_text, check_topic, plain
 from catmq_client.errors import CatmqError, OptionError
 from catmq_client.sending.new_messages import (
+    NOT_GIVEN,
     OUTBOX_ID_HEADER,
     NewMessage,
     as_headers,
@@ -55,7 +56,7 @@ def send(
     topic: str,
     body: bytes | str | None = None,
     *,
-    json: Any = None,
+    json: Any = NOT_GIVEN,
     key: str | None = None,
     tag: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -65,12 +66,12 @@ def send(
 ) -> OutboxMessage:
     """Put a message into the outbox, as part of the transaction under way; the relay sends it afterwards.
 
-    `body` is bytes or text, or `json` any value; in it, dates, times, decimals and UUIDs become text as
-    DjangoJSONEncoder writes them. Messages with the same key are sent in the order in which
+    Give `body`, which is bytes or text, or any JSON value as `json`; in it, dates, times, decimals and UUIDs
+    become text as DjangoJSONEncoder writes them. Messages with the same key are sent in the order in which
     their transactions commit. For that the key's lane is locked until the commit (on SQLite everything is):
-    send last, and repeat a transaction that the database ends for a deadlock. Brokers keep the message
-    until `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias, default the
-    outbox's own. Raises OutsideTransaction, OptionError.
+    send last, and repeat a transaction that the database ends for a deadlock. Brokers keep the message until
+    `deliver_at` (with a time zone), for at most 366 days. `using`: the database alias, default the outbox's
+    own. Raises OutsideTransaction, OptionError.
     """
     alias = _inside_transaction("send", topic, using)
     data = body_bytes(body, plain(json))
@@ -152,7 +153,7 @@ def _row(topic: str, message: NewMessage, alias: str, limits: conf.OutboxSetting
     body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, _ = message
     if queue is not None or delay_ms is not None:
         raise OptionError(f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms")
-    data = body_bytes(body, None)
+    data = body_bytes(body)
     given = as_headers(headers or {})
     slot = None if key is None else slot_of(as_text("key", key, MAX_KEY))
     for name, text, most in (("key", key, MAX_KEY), ("tag", tag, MAX_TAG), ("trace_id", trace_id, MAX_TRACE)):

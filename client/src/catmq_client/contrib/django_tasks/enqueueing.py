@@ -21,7 +21,7 @@ from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, TaskMissing, find_task, may_import
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
-from catmq_client.sending.new_messages import NewMessage
+from catmq_client.sending.new_messages import NewMessage, body_bytes
 
 log = logging.getLogger("catmq.tasks")
 
@@ -98,16 +98,15 @@ def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_
     job = job_of(record, task, settings)
     message = message_of(job, due_ms=job.run_after_ms)
     if settings.results == "database":
-        _check_row(record, message, settings)
+        _check_row(record, body_bytes(message.body), settings)
     return New(record, message)
 
 
-def _check_row(record: TaskRecord, message: NewMessage, settings: TaskSettings) -> None:
+def _check_row(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
     """Raise ValueError for arguments that the database does not keep, before a statement fails of them."""
     connection = transaction.get_connection(alias_of(settings))
     what = f"the arguments of task {record.path}"
-    is_postgresql = connection.vendor == "postgresql"
-    if is_postgresql and isinstance(message.body, bytes) and ESCAPED_NUL.search(message.body):
+    if connection.vendor == "postgresql" and ESCAPED_NUL.search(body):
         raise ValueError(f"{what} have a NUL character, which PostgreSQL does not keep: leave it out")
     if getattr(connection, "mysql_is_mariadb", False) and any(
         is_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)

@@ -13,8 +13,10 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.conf import ENVIRONMENT_VARIABLE, settings
 
+from catmq_client.callables import check_callable
 from catmq_client.contrib.django_tasks.compat import InvalidTask, Task, TaskResult
 from catmq_client.contrib.django_tasks.conf import MOST_ATTEMPTS
+from catmq_client.errors import OptionError
 
 if TYPE_CHECKING:
     AnyTask = Task[..., Any]
@@ -65,8 +67,11 @@ def check_fields(task: AnyTask) -> None:
     )
     if attempts is not None and not (type(attempts) is int and 1 <= attempts <= MOST_ATTEMPTS):
         raise InvalidTask(f"max_attempts must be a whole number from 1 to {MOST_ATTEMPTS}, not {attempts!r}")
-    if backoff is not None and not callable(backoff):
-        raise InvalidTask(f"backoff must be a function of (exception, task_result), not {backoff!r}")
+    if backoff is not None:
+        try:
+            check_callable("backoff", backoff)
+        except OptionError as error:
+            raise InvalidTask(f"backoff must be a function of (exception, task_result): {error}") from error
     if timeout is not None and not (type(timeout) is int and timeout >= 1):
         raise InvalidTask(f"timeout must be whole seconds, at least 1, not {timeout!r}")
 

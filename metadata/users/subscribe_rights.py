@@ -1,0 +1,79 @@
+"""API keys and users that manage topics and may not consume them: they cannot have a group subscribe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from metadata.actors import Actor
+from metadata.db import access
+from metadata.db.transactions import reachable
+from metadata.models import ApiKey, ConsumerGroupTopic, Topic, UserRights
+from metadata.users import accounts
+
+
+@dataclass(frozen=True, slots=True)
+class ManagesOnly:
+    """A key or a user with `manage` and without `consume` on some topics.
+
+    `topics` are those that exist; `subscriptions`, as group and topic, are those of its groups to them.
+    """
+
+    kind: str
+    name: str
+    patterns: tuple[str, ...]
+    topics: tuple[str, ...]
+    subscriptions: tuple[tuple[str, str], ...]
+
+
+def without_consume() -> list[ManagesOnly]:
+    """Return keys and users that manage topics or names of which they may consume nothing.
+
+    Raises MetadataUnavailable.
+    """
+    with reachable():
+        topics = list(
+            Topic.objects.filter(kind=Topic.Kind.NORMAL)
+            .exclude(state=Topic.State.DELETED)
+            .order_by("name")
+            .values_list("name", flat=True)
+        )
+        pairs = ConsumerGroupTopic.objects.filter(topic__name__in=topics)
+        subscriptions = list(
+            pairs.order_by("group__name", "topic__name").values_list("group__name", "topic__name")
+        )
+        entries = [_manages_only(actor, topics, subscriptions) for actor in _actors()]
+    return [entry for entry in entries if entry.patterns or entry.topics]
+
+
+def _actors() -> Iterator[Actor]:
+    for name, rights in ApiKey.objects.order_by("name").values_list("name", "rights"):
+        patterns = {right: tuple(names) for right, names in rights.items()}
+        yield Actor(kind="key", name=name, rights=patterns)
+    for name in UserRights.objects.order_by("name").values_list("name", flat=True):
+        yield accounts.actor_of(name=name, administrator=False, address="")
+
+
+def _manages_only(actor: Actor, topics: list[str], subscriptions: list[tuple[str, str]]) -> ManagesOnly:
+    readable = {*actor.rights.get("consume", ()), *actor.rights.get("admin", ())}
+    managed = {
+        topic
+        for topic in topics
+        if access.may(actor, "manage", topic) and not access.may(actor, "consume", topic)
+    }
+    return ManagesOnly(
+        kind=actor.kind,
+        name=actor.name,
+        # A pattern that a pattern of `consume` matches is left out: its topics can be read.
+        patterns=tuple(
+            pattern
+            for pattern in actor.rights.get("manage", ())
+            if not any(access.matches(pattern, name) for name in readable)
+        ),
+        topics=tuple(sorted(managed)),
+        subscriptions=tuple(
+            (group, topic)
+            for group, topic in subscriptions
+            if topic in managed and access.may(actor, "manage", group, what="group")
+        ),
+    )

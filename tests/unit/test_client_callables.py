@@ -1,0 +1,173 @@
+"""Functions of applications: one that would do nothing when it is called is refused, or has failed."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from catmq_client import Consumer, Producer, ShareConsumer
+from catmq_client.callables import check_callable, check_result
+from catmq_client.errors import OptionError
+from catmq_client.testing import FakeBroker
+
+LIMIT_S = 10.0
+
+
+class Handler:
+    def handle(self, message: Any) -> None: ...
+    async def handle_async(self, message: Any) -> None: ...
+
+
+class AsyncHandler:
+    async def __call__(self, message: Any) -> None: ...
+
+
+class StaticAsyncHandler:
+    @staticmethod
+    async def __call__(message: Any) -> None: ...
+
+
+class YieldingHandler:
+    def __call__(self, message: Any) -> Any:
+        yield
+
+
+async def coroutine(message: Any) -> None: ...
+
+
+def generator(message: Any) -> Any:
+    yield
+
+
+async def async_generator(message: Any) -> Any:
+    yield
+
+
+def plain(message: Any) -> None: ...
+
+
+LAZY = [
+    coroutine,
+    functools.partial(coroutine, None),
+    functools.partial(functools.partial(coroutine)),
+    Handler().handle_async,
+    functools.partial(Handler().handle_async),
+    AsyncHandler(),
+    functools.partial(AsyncHandler()),
+    StaticAsyncHandler(),
+    AsyncMock(),
+    generator,
+    functools.partial(generator),
+    YieldingHandler(),
+    async_generator,
+    Handler,
+    functools.partial(Handler),
+    None,
+    "handle",
+]
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    made = FakeBroker()
+    made.create_topic("t", queues=1)
+    return made
+
+
+@pytest.mark.parametrize("function", LAZY, ids=repr)
+def test_a_function_that_would_do_nothing_is_refused(function: Any) -> None:
+    with pytest.raises(OptionError, match="handler="):
+        check_callable("handler", function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        plain,
+        functools.partial(plain),
+        Handler().handle,
+        [].append,
+        print,
+        MagicMock(),
+        async_to_sync(coroutine),
+    ],
+    ids=repr,
+)
+def test_a_function_that_does_its_work_is_taken(function: Any) -> None:
+    check_callable("handler", function)
+
+
+@pytest.mark.parametrize("lazy", [coroutine, generator, async_generator, AsyncMock()])
+def test_a_result_that_nobody_awaits_is_refused(lazy: Any) -> None:
+    with pytest.raises(OptionError, match="the handler returned"):
+        check_result("the handler", lazy(None))
+
+
+def test_other_results_are_taken() -> None:
+    for result in (None, 0, "done", [], MagicMock()):
+        check_result("the handler", result)
+
+
+@pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
+@pytest.mark.parametrize("batch", [None, 10])
+def test_run_refuses_before_it_joins_the_group(broker: FakeBroker, kind: Any, batch: int | None) -> None:
+    with kind(transport=broker, group="g", topics=["t"]) as consumer:
+        consumer.stop()  # a run that is not refused ends at once
+        for function in LAZY:
+            with pytest.raises(OptionError, match="handler="):
+                consumer.run(function, batch=batch)
+    assert broker.requests == []
+
+
+@pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
+@pytest.mark.parametrize("lazy", [coroutine, generator])
+def test_a_message_whose_handler_returned_a_coroutine_has_failed(
+    broker: FakeBroker, kind: Any, lazy: Any
+) -> None:
+    with Producer(transport=broker) as producer:
+        producer.send("t", "1")
+    consumer = kind(transport=broker, group="g", topics=["t"])
+    thread = threading.Thread(target=consumer.run, args=(lambda message: lazy(message),))
+    thread.start()
+    try:
+        assert broker.wait_until(lambda: "g" in broker.groups and bool(broker.waiting("g")))
+    finally:
+        consumer.stop()
+        thread.join(LIMIT_S)
+    (failed,) = broker.waiting("g")
+    assert "asyncio.run" in str(failed.error)
+
+
+def test_a_fake_broker_does_not_wait_for_a_coroutine(broker: FakeBroker) -> None:
+    with pytest.raises(OptionError, match="true="):
+        broker.wait_until(AsyncMock(return_value=False))
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked"])
+def test_callbacks_of_a_consumer_are_refused(broker: FakeBroker, name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}="):
+        Consumer(transport=broker, group="g", topics=["t"], **{name: coroutine})
+
+
+def test_a_callback_of_a_consumer_that_returns_a_coroutine_is_told(broker: FakeBroker) -> None:
+    lazy: Any = lambda queues: coroutine(queues)  # noqa: E731
+    consumer = Consumer(transport=broker, group="g", topics=["t"], on_assigned=lazy)
+    with consumer, pytest.raises(OptionError, match="on_assigned returned"):
+        consumer.poll(timeout_s=LIMIT_S)
+
+
+def test_callbacks_of_a_send_are_refused_and_told(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(transport=broker) as producer:
+        future = producer.send_async("t", "1")
+        with pytest.raises(OptionError, match="callback="):
+            future.add_done_callback(coroutine)
+        future.add_done_callback(lambda sent: coroutine(sent))
+        producer.flush(LIMIT_S)
+    assert "the callback returned" in caplog.text
