@@ -21,7 +21,7 @@ import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from kombu.asynchronous.hub import Hub
-from kombu.exceptions import ChannelError
+from kombu.exceptions import ChannelError, OperationalError
 from kombu.transport.virtual.base import NotEquivalentError
 
 import catmq_client.contrib.kombu  # registers catmq://
@@ -453,6 +453,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for number in range(4):
     app.send_task("tests.note", countdown=0)
+app.control.ping(timeout=0.5)
 """
 
 
@@ -469,6 +470,18 @@ def test_processes_that_use_a_new_queue_at_once_all_send(broker: Broker) -> None
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, errors
     assert admin(broker).lag("shop")["lag"] == 16
+
+
+def test_what_brokers_do_not_take_is_refused_at_the_call(connect: Connect) -> None:
+    app = Celery("shop", broker=connect().as_uri(include_password=True))
+    app.conf.update(broker_transport_options=QUICK, task_publish_retry=False)
+    for arguments, text in (
+        ({"args": ["x" * (1024 * 1024 + 1)]}, "at most 1048576"),
+        ({"queue": "q" * 101}, "at most 100"),
+    ):
+        with pytest.raises((OperationalError, OptionError), match=text):
+            app.send_task("tests.note", **arguments)
+    app.close()
 
 
 def test_a_closed_channel_says_that_its_connection_is_lost(connect: Connect) -> None:

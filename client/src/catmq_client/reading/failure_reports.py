@@ -75,6 +75,8 @@ class Reporter(Part):
         letter, too, and delay_ms comes before the next delivery.
         """
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error or "")
+        # No codec writes half of a surrogate pair; the report would be repeated without end.
+        text = text.encode(errors="replace").decode()
         with self._state.changed:
             if message.failed:
                 return

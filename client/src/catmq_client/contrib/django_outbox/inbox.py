@@ -39,9 +39,9 @@ def identity(message: Message) -> str:
     It is the id that an outbox gave it, which it keeps if the outbox stored it twice; else the topic, queue
     and offset at which it was first stored, also for a copy in a retry topic.
     """
-    given = message.headers.get(OUTBOX_ID_HEADER)
-    if given is not None and is_id_of(given, message.topic, message.key, message.body):
-        return given
+    outbox_id = message.headers.get(OUTBOX_ID_HEADER)
+    if outbox_id is not None and is_id_of(outbox_id, message.topic, message.key, message.body):
+        return outbox_id
     origin = message.origin or message
     return f"{origin.topic}/{origin.queue}-{origin.offset}"
 
@@ -54,10 +54,11 @@ def once(message: Message, *, scope: str = "", using: str | None = None) -> Iter
             if new:
                 Invoice.objects.create(...)
 
-    An exception rolls everything back: the message is then new again. `scope` tells apart those that handle
-    the same messages in one database, such as two consumer groups, or messages of two installations of CatMQ,
-    whose topics, queues and offsets may be the same. `using`: the database alias, which must
-    be that of the rows that the handler changes.
+    An exception rolls everything back: the message is then new again. `scope` tells apart those that
+    handle the same messages in one database, such as two consumer groups, or messages of two
+    installations of CatMQ, whose topics, queues and offsets may be the same. `using`:
+    the database alias, which must be that of the rows that the handler changes. Raises OutsideTransaction
+    in a transaction of another database.
     """
     if len(scope) > MAX_SCOPE:
         raise OptionError(f"scope has {len(scope)} characters: at most {MAX_SCOPE} are allowed")

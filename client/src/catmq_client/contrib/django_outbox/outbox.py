@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class OutsideTransaction(CatmqError, code="outside_transaction"):
-    """outbox.send() was called where nothing would be rolled back."""
+    """A message or task was sent, or a message handled, where no rollback would take it back."""
 
 
 def send(

@@ -121,12 +121,12 @@ def parse(body: bytes) -> Job:
         what = f"a task of version {version!r}: this worker knows version {VERSION}; upgrade it, then redrive"
         raise WrongMessage(what[:MAX_REASON])
     # Fields that a later release added are left out.
-    given = {name: value for name, value in values.items() if name in _FIELDS}
-    for name, value in given.items():
+    fields_given = {name: value for name, value in values.items() if name in _FIELDS}
+    for name, value in fields_given.items():
         if not _CHECKS[name](value):
             raise WrongMessage(f"no message of a task: {name} is {value!r}"[:MAX_REASON])
     try:
-        return Job(**given)
+        return Job(**fields_given)
     except TypeError as error:
         raise WrongMessage(f"no message of a task: {error}") from error
 
@@ -148,17 +148,17 @@ def is_deeper(value: Any, depth: int) -> bool:
     >>> is_deeper([[1]], 2), is_deeper({"a": [[1]]}, 2)
     (False, True)
     """
-    level = [value] if isinstance(value, list | dict | tuple) else []
-    while level and depth:
+    containers = [value] if isinstance(value, list | dict | tuple) else []
+    while containers and depth:
         depth -= 1
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [child for some in inner for child in some if isinstance(child, list | dict | tuple)]
-    return bool(level)
+        contents = [item.values() if isinstance(item, dict) else item for item in containers]
+        containers = [item for items in contents for item in items if isinstance(item, list | dict | tuple)]
+    return bool(containers)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "id": lambda value: isinstance(value, str) and bool(re.fullmatch(r"[0-9A-Za-z_-]{1,32}", value)),
+    "id": lambda value: isinstance(value, str) and bool(re.fullmatch(r"[0-9a-z_-]{1,32}", value)),
     "path": _is_text(255),
     "args": lambda value: isinstance(value, list) and not is_deeper(value, MAX_DEPTH),
     "kwargs": lambda value: isinstance(value, dict) and not is_deeper(value, MAX_DEPTH),

@@ -91,7 +91,8 @@ def find_task(path: str) -> AnyTask:
     """Return the task whose function has this path. Raises TaskMissing.
 
     The name may be that of the function, if the module has the task under another one. Nothing else is
-    returned, so a message cannot make a worker call any function; nor import any module, see `may_import`.
+    returned, so a message cannot make a worker call any function. Modules that are not imported yet are
+    imported only if `may_import` allows it.
     """
     module_name, _, name = path.rpartition(".")
     if module_name not in sys.modules and not may_import(module_name):
@@ -116,8 +117,8 @@ def find_task(path: str) -> AnyTask:
 def may_import(module_name: str) -> bool:
     """Return True if workers import a module because a message names a task of it.
 
-    That are the modules of installed apps, of the package of the settings, of schedules, and those that
-    TASK_MODULES names, with what is in them.
+    These are modules in the packages of installed apps, in that of the settings, of schedules, and what
+    TASK_MODULES names.
     """
     packages = {config.name for config in apps.get_app_configs()}
     # Settings that tests override do not know their module.

@@ -14,9 +14,11 @@ from django.db import migrations
 def compare_bytes(apps: Any, editor: Any) -> None:
     if editor.connection.vendor != "mysql":
         return
+    # utf8mb4_bin ignores blanks at the end.
+    collation = "utf8mb4_nopad_bin" if editor.connection.mysql_is_mariadb else "utf8mb4_0900_bin"
     for name in ("OutboxMessage", "OutboxRelay"):
         table = editor.quote_name(apps.get_model("catmq_outbox", name)._meta.db_table)
-        editor.execute(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        editor.execute(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE {collation}")
 
 
 class Migration(migrations.Migration):
