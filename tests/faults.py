@@ -248,6 +248,9 @@ def run(faults: Sequence[Fault], asked: argparse.Namespace) -> int:
 
 def main() -> int:
     asked = arguments()
+    # Both end a run in order. In the background a shell ignores SIGINT, which pytest would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         faults = read_faults(asked.names)
         if not asked.list:
@@ -255,6 +258,9 @@ def main() -> int:
         for fault in faults:
             print(f"{fault.room:13} {fault.name:52} {fault.caught_by or '-'}")
         return 0
+    except KeyboardInterrupt:
+        progress("Stopped.")
+        return 130
     except FaultError as error:
         progress(str(error))
         return 1

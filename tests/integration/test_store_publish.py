@@ -8,10 +8,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from messagestore.engine import batch_ids
+from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce import batches
+from messagestore.produce.group_commit import BatchWrite
 from messagestore.produce.publish import Receipt, publish
 from messagestore.tables import message_sql, queue_sql, running
 from messagestore.topology import topics
@@ -25,6 +26,7 @@ from metadata.errors import (
     NodeUnavailable,
     NotFound,
     NoWritableQueue,
+    OutcomeUnknown,
     StoreCorrupt,
 )
 from metadata.models import ClockMark
@@ -185,6 +187,22 @@ def test_a_request_whose_time_is_over_does_not_try_its_other_queues(
         send("orders", *(NewMessage(body=b"", queue=queue) for queue in queues))
     assert caught.value.retriable
     assert sum(len(stored(queue)) for queue in queues) == 0
+
+
+def test_a_send_whose_outcome_is_unknown_tries_no_other_queue(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic("orders")
+    tried: list[int] = []
+
+    def unseen(write: BatchWrite, queue: int) -> tuple[int, int]:
+        tried.append(queue)
+        raise db_errors.Ambiguous("The end was not seen.")
+
+    monkeypatch.setattr(BatchWrite, "store_once", unseen)
+    with pytest.raises(OutcomeUnknown):
+        send("orders", NewMessage(body=b""))
+    assert len(tried) == 1
 
 
 def test_a_mixed_batch_reports_each_fate(node: str) -> None:
