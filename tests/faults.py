@@ -54,7 +54,7 @@ STEPS = {  # the cheapest first; acceptance tests take minutes
     "unit": Step("sqlite", ("tests/unit", "metadata/rules")),
     "architecture": Step("sqlite", ("tests/architecture",)),
     "contract": Step("sqlite", ("tests/contract", *steps.ignoring(steps.OF_OTHER_CLIENTS))),
-    "integration": Step("sqlite", ("tests/integration",)),
+    "integration": Step("sqlite", steps.BELOW_SITE),
     "core": Step("mysql", servers.CORE),
     "main-job": Step("sqlite", ("tests/acceptance/test_main_job.py", "-m", "everyday")),
     "integration-mysql": Step("mysql", ("tests/integration", "-m", "not one_engine"), everyday=False),

@@ -68,8 +68,9 @@ OF_OTHER_CLIENTS = (*map(str, java_tests), "tests/contract/test_kombu.py")
 ON_TWO_BROKERS = servers.files(
     "acceptance", "brokers", "mixed_releases", "outages", "portal_outages", "trials", "two_brokers"
 )
+BELOW_SITE = ("tests/integration", "--ignore=tests/integration/site")  # which has pages and commands
 EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
-    tests("integration-sqlite", "tests/integration", measured=True, CATMQ_TEST_ENGINE="sqlite"),
+    tests("integration-sqlite", *BELOW_SITE, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("contract", "tests/contract", *ignoring(OF_OTHER_CLIENTS), measured=True),
     on_server("core", servers.INSTALLED),
     tests("unit", "tests/unit", "metadata/rules", measured=True),
@@ -79,9 +80,7 @@ EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
     tests("browser-pages", "tests/browser", "-m", "everyday"),
     tests("architecture", "tests/architecture"),
     Step("imports", (str(BIN / "lint-imports"),)),
-    Step(
-        "schema", (PYTHON, "manage.py", "spectacular", "--validate", "--fail-on-warn", "--file", "/dev/null")
-    ),
+    Step("schema", (PYTHON, "manage.py", "spectacular", "--validate", "--fail-on-warn", "--file=/dev/null")),
     Step("migrations", (PYTHON, "manage.py", "makemigrations", "--check", "--dry-run")),
     ruff("ruff", "check"),
     ruff("format", "format", "--check"),
@@ -94,6 +93,7 @@ ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engin
 REST = (
     *ACCEPTANCE,
     tests("integration-mysql", *ON_MARIADB, measured=True, CATMQ_TEST_ENGINE="mysql"),
+    tests("site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("contract-others", *OF_OTHER_CLIENTS, measured=True),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
