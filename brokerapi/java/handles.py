@@ -57,10 +57,10 @@ def consumer_of(member_id: int) -> ConsumerId | None:
 
 def consumers_of(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
     """Return the consumer ids of memberships that have not ended, by member. Raises MetadataUnavailable."""
-    wanted = {member for member in member_ids if member > 0}
-    for consumer in java_members.consumers_of([member for member in wanted if member not in _known]):
+    ids = {member for member in member_ids if member > 0}
+    for consumer in java_members.consumers_of([member for member in ids if member not in _known]):
         note(consumer)
-    return {member: _known[member] for member in wanted if member in _known}
+    return {member: _known[member] for member in ids if member in _known}
 
 
 def forget(member_id: int) -> None:

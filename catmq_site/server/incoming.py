@@ -179,8 +179,8 @@ class Unread(Crowd[Connection]):
         left, of_address = len(old), Counter(connection.address for connection in old)
         surplus = []
         for connection in old:
-            mine = of_address[connection.address] if connection.address else 0
-            if left > MOST_UNREAD or mine > MOST_UNREAD_OF_ONE:
+            of_this = of_address[connection.address] if connection.address else 0
+            if left > MOST_UNREAD or of_this > MOST_UNREAD_OF_ONE:
                 surplus.append(connection)
                 left -= 1
                 of_address[connection.address] -= 1

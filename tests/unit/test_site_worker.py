@@ -536,19 +536,25 @@ def test_answers_that_their_clients_do_not_take_are_dropped_in_time(
     assert was_reset(client)
 
 
-def test_of_too_many_that_do_not_read_the_oldest_goes(
+def test_of_too_many_that_do_not_read_an_older_one_goes(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"MOST_UNREAD_OF_ONE": 2, "YOUNG_S": 0.0, "LOOK_S": 0.0}.items():
         monkeypatch.setattr(incoming, name, value)
     serving = serve(large, TURN_S=0.05)
-    clients = []
-    for count in range(1, 4):
-        clients.append(deaf(serving))
-        until(lambda count=count: len(serving.worker.unread) >= min(count, 2))  # type: ignore[misc]
-    until(lambda: len(serving.worker.connections) == 2)
-    assert was_reset(clients[0])
-    assert len(received(clients[2], b"x")) > 0
+
+    def served() -> set[int]:
+        """Return the ports of the clients that are connected."""
+        return {connection.client[1] for connection in list(serving.worker.connections.values())}
+
+    clients = [deaf(serving), deaf(serving)]
+    until(lambda: len(serving.worker.unread) == 2)
+    clients.append(deaf(serving))
+    ports = [client.getsockname()[1] for client in clients]
+    until(lambda: ports[2] in served() and len(served()) == 2)
+    ended = next(client for client, port in zip(clients, ports, strict=True) if port not in served())
+    assert ended is not clients[2] and was_reset(ended)
+    assert len(received_of(clients[2], 100_000)[2]) == 100_000
 
 
 def test_who_reads_late_gets_all_and_may_ask_again(serve: Callable[..., Serving]) -> None:
