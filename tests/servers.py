@@ -39,9 +39,9 @@ SPARK = files("spark", "reading", "packets", "lost_nodes", "whole_way")
 # Where servers differ: statements, tables, errors, locks, isolation, durability. `IN_CI` includes them.
 CORE = (
     *files(FORCED, "store_durability", "store_faults", "store_group_commit"),
-    *files(FORCED, "site_connections", "lost_sessions", "isolation"),
+    *files(FORCED, "site_connections", "lost_sessions", "isolation", "commits_waiting", "store_cut"),
     *files("integration", "store_tables", "store_publish", "store_nodes", "partitions", "joining"),
-    *files("integration", "outbox", "inbox"),
+    *files("integration", "share_tables", "metadata_snapshot", "outbox", "inbox"),
 )
 SUITES = {  # in the order in which they begin
     "acceptance": Suite("Acceptance", ("tests/acceptance",), engine="sqlite"),
