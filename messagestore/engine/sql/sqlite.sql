@@ -279,6 +279,9 @@ SELECT * FROM node_identity
 SELECT * FROM node_identity;
 SELECT queue_id, head FROM queue_head
 
+-- name: select_node_epochs
+SELECT DISTINCT node_epoch FROM queue_head WHERE state <> 'retired'
+
 -- name: select_highest_committed
 SELECT queue_id, MAX(committed) FROM reader GROUP BY queue_id
 
