@@ -13,8 +13,9 @@ class Redrive(models.Model):
 
     Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given, none of them younger
     than `bounds` ({node: the highest row when it was asked for}). `places` ({node: [died at in ms, row]}) is
-    how far it has come. `deleting` ({node: rows}) are brought back and being deleted: those that are gone when
-    another broker goes on are counted then. What cannot be redriven is `skipped` and stays dead. Names of topics are for display.
+    how far it has come. `deleting` ({node: rows}) are brought back and being deleted: if a broker ends before
+    it has counted them, the next one counts those that are gone. What cannot be redriven is `skipped` and
+    stays dead. Names of topics are for display.
     """
 
     class To(models.TextChoices):
