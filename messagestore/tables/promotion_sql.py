@@ -147,6 +147,11 @@ def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: st
         session.transact(*some)
 
 
+def place_head(session: Session, *, queue: int, low: int, head: int) -> None:
+    """Set the bounds of a queue whose head row is new, although its table has rows."""
+    session.transact(step(session, "place_head", queue=queue, low=low, head=head))
+
+
 def fence_heads(session: Session, *, node_epoch: int) -> None:
     """Close every queue, for writers of this node epoch and of all others; retired ones stay so."""
     session.transact(step(session, "fence_heads", node_epoch=node_epoch))

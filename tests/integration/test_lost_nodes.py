@@ -32,6 +32,7 @@ from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
     CatmqError,
     Code,
+    Conflict,
     Forbidden,
     Invalid,
     NodeUnavailable,
@@ -43,7 +44,7 @@ from metadata.membership import consumers
 from metadata.models import AuditLog, DbNode, Queue
 from metadata.nodes import failovers
 from tests.support import restoring
-from tests.support.tampering import plant
+from tests.support.tampering import look, plant
 
 ACTOR = command("test")
 JUMP = replica_inspection.JUMP
@@ -122,6 +123,29 @@ def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(que
     registry.probe()
     assert health.readiness().status == "ok"
     assert alarm_job.nodes_away().found == {}
+
+
+@pytest.mark.parametrize("rows", ["keep", "drop"])
+def test_messages_of_a_queue_that_the_backup_does_not_have_are_kept_or_dropped_by_choice(
+    queue: int, rows: str
+) -> None:
+    """The restored backup leaves the table of the queue, and has no rows about it."""
+    plant(
+        queue,
+        "DELETE FROM queue_head WHERE queue_id = {q}",
+        "DELETE FROM reader WHERE queue_id = {q}",
+        "DELETE FROM sent_batch WHERE queue_id = {q}",
+    )
+    node_pools.evict_all()
+    with pytest.raises(Conflict, match=r"10 messages of them.*--rows keep.*--rows drop"):
+        adopt()
+    assert DbNode.objects.get().state == "read_write", "nothing is changed before the choice"
+    promotion.adopt(name="main", rows=rows, actor=ACTOR)
+    snapshot.refresh()
+    gaps = look(queue, "SELECT from_offset FROM queue_gap WHERE queue_id = {q}")
+    stored = look(queue, "SELECT COUNT(*) FROM message_{q}")
+    assert (gaps, stored) == (([(10,)], [(10,)]) if rows == "keep" else ([(0,)], [(0,)]))
+    assert send()[0].offset >= 10
 
 
 def test_a_backup_that_is_restored_under_open_connections_is_found_by_the_next_probe(queue: int) -> None:

@@ -363,6 +363,9 @@ INSERT INTO queue_gap (queue_id, from_offset, to_offset, cause)
 SELECT queue_id, head, :head, :cause FROM queue_head WHERE queue_id = :queue AND head < :head;
 UPDATE queue_head SET head = :head WHERE queue_id = :queue AND head < :head
 
+-- name: place_head
+UPDATE queue_head SET head = :head, low = :low WHERE queue_id = :queue AND head = 0
+
 -- name: fence_heads
 UPDATE queue_head SET node_epoch = :node_epoch, state = CASE state WHEN 'retired' THEN state ELSE 'ro' END
 
