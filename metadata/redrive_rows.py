@@ -37,7 +37,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class RedriveView:
-    """A redrive; `places` is how far it is: {node: (died at in ms, row)}."""
+    """A redrive; `places` is how far it is: {node: (died at in ms, row)}.
+
+    `deleting`: {node: rows} that were brought back, and are not counted yet.
+    """
 
     id: int
     group: str
@@ -48,6 +51,7 @@ class RedriveView:
     state: str
     bounds: Mapping[int, int]
     places: Mapping[int, tuple[int, int]]
+    deleting: Mapping[int, Sequence[int]]
     total: int
     redriven: int
     skipped: int
@@ -159,15 +163,56 @@ def is_running(redrive: int) -> bool:
 
 
 @transactional
+def begin_deleting(redrive: int, *, node: int, rows: Sequence[int]) -> None:
+    """Note rows of a node that were brought back, before they are deleted there.
+
+    If the broker ends between the two, the next one counts those that are gone.
+    """
+    row = Redrive.objects.select_for_update().filter(pk=redrive).first()
+    if row is not None:
+        row.deleting[str(node)] = sorted({*row.deleting.get(str(node), ()), *rows})
+        row.save(update_fields=("deleting",))
+
+
+@transactional
+def count_deleted(redrive: int, *, node: int, rows: Sequence[int]) -> None:
+    """Count rows that another broker brought back and deleted, unless it has counted them meanwhile."""
+    row = Redrive.objects.select_for_update().filter(pk=redrive).first()
+    if row is not None:
+        row.redriven += _take_deleting(row, node, rows)
+        row.save(update_fields=("deleting", "redriven"))
+
+
+def _take_deleting(row: Redrive, node: int, rows: Sequence[int]) -> int:
+    """Remove rows of a node from `deleting`; return how many of them were still there."""
+    before = row.deleting.pop(str(node), [])
+    if left := sorted({*before} - {*rows}):
+        row.deleting[str(node)] = left
+    return len(before) - len(left)
+
+
+@transactional
 def advance(
-    redrive: int, *, node: int, place: tuple[int, int], redriven: int, skipped: int, detail: str
+    redrive: int,
+    *,
+    node: int,
+    place: tuple[int, int],
+    rows: Sequence[int],
+    redriven: int,
+    skipped: int,
+    detail: str,
 ) -> None:
-    """Note how far a redrive is on a node, and what the last step did; `detail` says what holds it up."""
+    """Note how far a redrive is on a node, and what the last step did; `detail` says what holds it up.
+
+    Of `rows`, which it brought back, the step deleted `redriven`. A row that another broker has counted
+    meanwhile is not counted again.
+    """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is not None:
         row.places[str(node)], row.detail = list(place), detail[:1000]
-        row.redriven, row.skipped = row.redriven + redriven, row.skipped + skipped
-        row.save(update_fields=("places", "detail", "redriven", "skipped"))
+        row.redriven += min(redriven, _take_deleting(row, node, rows))
+        row.skipped += skipped
+        row.save(update_fields=("places", "deleting", "detail", "redriven", "skipped"))
 
 
 @transactional
@@ -196,4 +241,5 @@ def _view(row: Redrive) -> RedriveView:
         chosen=Chosen(rows, row.topic_id, row.topic, row.error_class),
         bounds={int(node): bound for node, bound in row.bounds.items()},
         places={int(node): (at_ms, place) for node, (at_ms, place) in row.places.items()},
+        deleting={int(node): tuple(mine) for node, mine in row.deleting.items()},
     )

@@ -43,6 +43,7 @@ def readiness() -> Health:
     quarantined = registry.quarantined()
     because = [f"node {name} does not answer" for name in silent if name not in quarantined]
     because += [f"node {name} is not served: {why}" for name, why in sorted(quarantined.items())]
+    because += registry.wrong_epochs()
     because += [f"queue {queue} is corrupt" for queue in corruption.current()[:MOST_NAMED]]
     if snapshot.age_s() > STALE_S:
         because.append(f"the metadata database has not answered for {snapshot.age_s():.0f} s")

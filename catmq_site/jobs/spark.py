@@ -33,6 +33,9 @@ TELL_EVERY_S = 5.0  # that the job lives, and the end of its log
 LOG_BYTES = 20_000
 PATIENCE_S = 20.0  # for a job that was asked to stop
 CANCELLED = 130
+# Spark logs this every 15 s while its cluster has no executor for the job.
+NO_RESOURCES = "Initial job has not accepted any resources"
+WAITING = "waiting for executors"
 Say = Callable[[str], None]
 Row = Mapping[str, Any]
 
@@ -115,6 +118,7 @@ class _Process:
         self._name, self._directory, self._record, self._say = name, directory, record, say
         self._asked_at: float | None = None
         self._told: tuple[str, int, int] | None = None
+        self._waits = False
         self._lived_at = 0.0
 
     def follow(self, environ: Mapping[str, str]) -> None:
@@ -147,17 +151,38 @@ class _Process:
     def _look(self) -> None:
         if time.monotonic() - self._lived_at > TELL_EVERY_S:
             self._lived_at = time.monotonic()
-            self._record.live(log=_log_end(self._directory))
+            text = _log_end(self._directory)
+            self._record.live(log=text)
+            self._tell_waiting(text)
         with suppress(OSError, ValueError, KeyError):
             value = json.loads((self._directory / "progress.json").read_text())
             stage, done, total = value["stage"], value["done"], value["total"]
-            if (stage, done, total) != self._told:
+            if (stage, done, total) != self._told and not self._waits:
                 self._told = stage, done, total
                 self._record.tell(stage, done, total)
                 self._say(f"{stage} {done:,} of {total:,}" if total else stage)
         if self._asked_at is None and self._record.cancel_asked():
             (self._directory / "cancel").touch()
             self._asked_at = time.monotonic()
+
+    def _tell_waiting(self, log: str) -> None:
+        """Show that the job gets no executors, until its log goes on."""
+        waits = waits_for_executors(log)
+        if waits and not self._waits:
+            self._told = None  # the job's own progress is shown again afterwards
+            self._record.tell(WAITING, 0, 0)
+            self._say(WAITING)
+        self._waits = waits
+
+
+def waits_for_executors(log: str) -> bool:
+    """Return True if the last thing that Spark logged is that it gets no resources.
+
+    >>> waits_for_executors("WARN TaskSchedulerImpl: Initial job has not accepted any resources; check …\\n")
+    True
+    """
+    lines = log.rstrip().splitlines()
+    return bool(lines) and NO_RESOURCES in lines[-1]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -176,7 +201,11 @@ def _log_end(directory: Path) -> str:
 
 
 def _last_words(directory: Path) -> str:
-    """The last line of the log that the job itself wrote."""
-    lines = (directory / "log").read_text(errors="replace").splitlines()
-    mine = [line for line in lines if " failed: " in line or " was cancelled: " in line]
-    return mine[-1] if mine else (lines[-1] if lines else "The job ended without a word.")
+    """Return the last line that the job itself logged, else Spark's last error, else the last line."""
+    log = (directory / "log").read_text(errors="replace")
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    own = [line for line in lines if " failed: " in line or " was cancelled: " in line]
+    # A job whose application the cluster removed ends without a line of its own.
+    errors = [line for line in lines if " ERROR " in line]
+    words = own or errors or lines
+    return words[-1] if words else "The job ended without a word."

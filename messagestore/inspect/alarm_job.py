@@ -55,11 +55,13 @@ def _keep(kind: str, seen: Callable[[], Found], *, begins_after_s: float = 0.0) 
 
 
 def nodes_away() -> Found:
-    """Nodes that ought to answer, and do not."""
+    """Nodes that ought to answer, and do not, or that refuse every write."""
     seen = Found()
     for node_id, info in sweeping.online().items():
         try:
             registry.ping(node_id)
+            if fault := registry.wrong_epoch(node_id):
+                seen.add(info.name, of_error(fault))
         except CatmqError as error:
             seen.add(info.name, of_error(error.detail))
     return seen

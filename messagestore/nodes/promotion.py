@@ -29,7 +29,7 @@ from messagestore.nodes.preflight import refusal
 from messagestore.nodes.registry import check_server, check_way
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
 from messagestore.pool import session_pool
-from messagestore.tables import node_sql, promotion_sql, queue_sql, reader_sql
+from messagestore.tables import audit_sql, node_sql, promotion_sql, queue_sql, reader_sql
 from messagestore.tables.shapes import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -124,16 +124,21 @@ def promote(
         return _settle(run, session, inspection=inspection, begun=begun, address=address)
 
 
-def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> Outcome:
+def adopt(*, name: str, actor: Actor, rows: str = "", say: Callable[[str], None] = _silent) -> Outcome:
     """Go on with what is at a node's own address now: a restored backup, a replica that took over the
     address, or an empty database. Needs `admin`.
 
-    Raises Invalid (node_refused), NotFound, NodeUnavailable before anything is changed.
+    `rows`: "keep" or "drop" the messages of queues that were made after the backup (see `leftovers`).
+    Raises Invalid (node_refused), NotFound, NodeUnavailable, and Conflict (node_refused) if there are such
+    messages and `rows` is empty; all before anything is changed.
     """
     info = found(name, actor)
     run = _Run("adopt", info, actor, 0.0, say)
     with session_pool.direct(info) as session:
         check(session, info=info, target=info)
+        left = leftovers(session, info)
+        if left and rows not in ("keep", "drop"):
+            raise Conflict(leftovers_fault(info.name, left), code=Code.NODE_REFUSED)
         unknown = promotion_rights.require(session, target=info, verb=run.verb)
         begun = failovers.begin(name=name, verb=run.verb, actor=actor)
         if unknown:
@@ -142,8 +147,54 @@ def adopt(*, name: str, actor: Actor, say: Callable[[str], None] = _silent) -> O
         if info.engine == "mysql":
             _detach(run, session, None, epoch=begun.epoch, known_dead=True)
         node_sql.create_node_tables(session)
+        _place_leftovers(run, session, left, epoch=begun.epoch, keep=rows == "keep")
         inspection = ReplicaInspection.of(session, begun.node_id, None)
         return _settle(run, session, inspection=inspection, begun=begun, address={})
+
+
+def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
+    """Return {queue: (lowest offset, end)} of queues that have messages and no head row.
+
+    Restoring a backup into a database leaves tables alone that the backup does not have: those of queues
+    that were made after it. A head of 0 for such a queue would declare a gap over messages that are there.
+    """
+    with suppress(db_errors.Final):  # a database without the tables of a node has no messages
+        heads = queue_sql.read_heads(session, queues=None)
+        tables = {*audit_sql.message_tables(session)}
+        queues = [one.queue for one in failovers.queues(info.id)]
+        missing = [queue for queue in queues if queue in tables and queue not in heads]
+        ends = {queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing}
+        return {
+            queue: (lowest, highest + 1)
+            for queue, (lowest, highest) in ends.items()
+            if lowest is not None and highest is not None
+        }
+    return {}
+
+
+def leftovers_fault(name: str, left: Mapping[int, tuple[int, int]]) -> str:
+    """Say that the choice between keeping and dropping messages is missing."""
+    count = sum(end - lowest for lowest, end in left.values())
+    return (
+        f"Queues {', '.join(map(str, sorted(left)))} were made after the backup of node {name}, and {count} "
+        f"messages of them are still in its database. To deliver them, run manage.py adopt_restored_node "
+        f"{name} --rows keep; to delete them, --rows drop."
+    )
+
+
+def _place_leftovers(
+    run: _Run, session: Session, left: Mapping[int, tuple[int, int]], *, epoch: int, keep: bool
+) -> None:
+    """Give queues that have messages and no head row a head after the messages, or drop the messages."""
+    for queue, (lowest, end) in sorted(left.items()):
+        if not keep:
+            queue_sql.drop_queue(session, queue=queue)
+            run.note(f"{end - lowest} messages of queue {queue}, made after the backup, were dropped")
+            continue
+        queue_sql.create_queue(session, queue=queue, node_epoch=epoch)
+        queue_sql.set_queue_state(session, queue=queue, state="ro")
+        promotion_sql.place_head(session, queue=queue, low=lowest, head=end)
+        run.note(f"{end - lowest} messages of queue {queue}, made after the backup, were kept")
 
 
 def found(name: str, actor: Actor) -> NodeInfo:

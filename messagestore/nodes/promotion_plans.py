@@ -67,7 +67,10 @@ def promote(
 
 
 def adopt(*, name: str, actor: Actor) -> Plan:
-    """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does."""
+    """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does.
+
+    Messages of queues that were made after the backup count as missing: nobody has said to keep them.
+    """
     info = found(name, actor)
     with session_pool.direct(info) as session:
         check(session, info=info, target=info)

@@ -256,6 +256,7 @@ def _check_heads(node_id: int) -> None:
     lowest = node_guard.lowest_heads(node.info)
     with suppress(db_errors.Final), node.reading() as session:  # without a table: `pull` and `store` tell
         node_guard.check_server(node.info, session, lowest=lowest)
+        node_guard.check_epochs(node.info, session)
 
 
 def _look_at_misfits() -> None:
@@ -300,6 +301,26 @@ def quarantined() -> dict[str, str]:
         for info in snapshot.current().nodes.values()
     }
     return {name: text for name, text in why.items() if text}
+
+
+def wrong_epoch(node_id: int) -> str:
+    """Ask a node whether it takes writes under the epoch that metadata has; return why not, "" if it does.
+
+    Raises NodeUnavailable.
+    """
+    node = node_pools.node(node_id)
+    with suppress(db_errors.Final), node.reading() as session:  # without the table: `pull` and `store` tell
+        return node_guard.check_epochs(node.info, session)
+    return ""
+
+
+def wrong_epochs() -> list[str]:
+    """Say of each node that takes no writes under the epoch that metadata has why, as this process knows."""
+    known = snapshot.current().nodes
+    wrong = node_guard.wrong_epochs().items()
+    return sorted(
+        fault.why for node_id, fault in wrong if node_id in known and known[node_id].epoch == fault.epoch
+    )
 
 
 def schema_version(node_id: int) -> int | None:

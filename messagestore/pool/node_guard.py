@@ -6,6 +6,10 @@ It must hold this node's data, and no head may be lower than it was known to be 
 until `manage.py promote_node` or `adopt_restored_node` gave it another epoch. `registry.probe` tells
 metadata, so that the other brokers stop, too.
 
+A node whose queues have another epoch than metadata gives it takes no writes: metadata was restored to
+before the node was last adopted or promoted. Its messages can still be read, so it is not quarantined;
+`wrong_epochs` names it until it is adopted.
+
 The tables may be those of another release: see `check_schema`.
 """
 
@@ -44,6 +48,7 @@ _guard = threading.Lock()
 _quarantined: dict[int, Quarantine] = {}
 _misfits: dict[int, Quarantine] = {}  # nodes whose tables this release cannot use; another one may
 _schemas: dict[int, Schema] = {}
+_wrong_epochs: dict[int, Quarantine] = {}
 _complained: dict[tuple[int, str], float] = {}
 
 
@@ -67,6 +72,48 @@ def quarantined() -> dict[int, Quarantine]:
 def misfits() -> dict[int, Quarantine]:
     """{node id: why} of the nodes whose tables this release cannot use."""
     return dict(_misfits)
+
+
+def wrong_epochs() -> dict[int, Quarantine]:
+    """{node id: why} of the nodes that take no writes, because their queues have another epoch."""
+    return dict(_wrong_epochs)
+
+
+def check_epochs(info: NodeInfo, session: Session) -> str:
+    """Compare the epochs of a node's queues with its epoch in metadata.
+
+    Return why the node takes no writes, and the remedy; "" if it takes them. The result is kept for
+    `wrong_epochs`.
+    """
+    why = _epoch_fault(info, promotion_sql.read_node_epochs(session))
+    if why:
+        # A promotion changes metadata first, then the node. So compare with a fresh copy of metadata, and
+        # with epochs that were read after it.
+        snapshot.refresh()
+        fresh = snapshot.current().nodes.get(info.id)
+        is_settled = fresh is not None and fresh.state != "offline"
+        why = _epoch_fault(fresh, promotion_sql.read_node_epochs(session)) if fresh and is_settled else ""
+    if not why:
+        _wrong_epochs.pop(info.id, None)
+        return ""
+    if info.id not in _wrong_epochs:
+        log.error("%s", why)
+    _wrong_epochs[info.id] = Quarantine(info.epoch, why)
+    return why
+
+
+def _epoch_fault(info: NodeInfo, epochs: set[int]) -> str:
+    others = sorted(epochs - {info.epoch})
+    return epoch_fault(info.name, stored=others[-1], expected=info.epoch) if others else ""
+
+
+def epoch_fault(name: str, *, stored: int, expected: int) -> str:
+    """Say that a node takes no writes under the epoch that metadata has, and the remedy."""
+    return (
+        f"Node {name} takes no writes: its queues have node epoch {stored}, metadata has {expected}. "
+        f"Metadata or the node was restored to before the node's last promotion or adoption. "
+        f"Run manage.py adopt_restored_node {name}."
+    )
 
 
 def schema(info: NodeInfo) -> Schema | None:

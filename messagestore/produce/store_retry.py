@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from messagestore.engine import db_errors
 from messagestore.heads import corruption, durability, partitions
-from messagestore.pool import node_pools
+from messagestore.pool import node_guard, node_pools
 from messagestore.pool.node import Node
 from messagestore.tables import queue_sql
 from metadata.cache import snapshot
@@ -148,6 +148,11 @@ def _explained(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
         return _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
     if head.node_epoch != node.info.epoch:
         snapshot.refresh()
+        fresh = snapshot.current().nodes.get(node.info.id)
+        if fresh is not None and fresh.epoch != head.node_epoch and fresh.state != "offline":
+            # No repeat can help: metadata, or the node, was restored to before the node's last adoption.
+            why = node_guard.epoch_fault(fresh.name, stored=head.node_epoch, expected=fresh.epoch)
+            return NodeUnavailable(why, retry_after_ms=5000)
     return db_errors.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
 
 

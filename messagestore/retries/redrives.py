@@ -158,7 +158,8 @@ class Redriver:
                 count += done
                 if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
-                redrive = replace(redrive, places={**redrive.places, node_id: step.place})
+                places = {**redrive.places, node_id: step.place}
+                redrive = replace(redrive, places=places, deleting={**redrive.deleting, node_id: ()})
             else:
                 return count
         redrive_rows.finish(redrive.id, state="done")
@@ -180,6 +181,7 @@ class _Step:
     def run(self) -> int | None:
         """Run a step; return the messages dealt with, 0 at the node's end, None if something holds it up."""
         try:
+            self._count_deleted()
             places = self._next()
             for place, row in places:
                 self._try(row)
@@ -192,6 +194,17 @@ class _Step:
             log.warning("Redrive %d paused, will retry: %s", self._redrive.id, error.detail)
             return None
         return None if self._detail else len(places)
+
+    def _count_deleted(self) -> None:
+        """Count messages that a broker brought back and deleted, and that it had no time to count."""
+        rows = self._redrive.deleting.get(self._node_id, ())
+        if not rows:
+            return
+        with delayed_store.prepared(self._node_id).reading() as session:
+            left = dead_letter_sql.select_dead(session, group_id=self._redrive.group_id, ids_wanted=rows)
+        # Those that are left were not deleted; this step meets them again.
+        deleted = sorted({*rows} - {one.row.id for one in left})
+        redrive_rows.count_deleted(self._redrive.id, node=self._node_id, rows=deleted)
 
     def _next(self) -> list[tuple[Place, DeadLetter | None]]:
         """The places that come next, each with its message if that is still there."""
@@ -248,6 +261,8 @@ class _Step:
             raise
 
     def _note(self) -> None:
+        if self._stored:
+            redrive_rows.begin_deleting(self._redrive.id, node=self._node_id, rows=self._stored)
         with node_pools.node(self._node_id).writing() as session:
             gone = dead_letter_sql.delete_dead(
                 session, group_id=self._redrive.group_id, ids_wanted=self._stored
@@ -256,6 +271,7 @@ class _Step:
             self._redrive.id,
             node=self._node_id,
             place=(self.place.died_at_ms, self.place.id),
+            rows=self._stored,
             redriven=gone,
             skipped=self._skipped,
             detail=self._detail,

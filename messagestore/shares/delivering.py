@@ -94,14 +94,20 @@ class Delivery:
             return None
         full = [read.rows[one] for one in wanted if one in read.rows]
         full = [pair for pair in full if pair[0][ROW_BODY] is not None]
-        taken = self._fitting(run, [row for row, _ in full])
-        left = [row[ROW_OFFSET] for row, _ in full[len(taken) :]] + unread
-        if left:
-            self._put_back(run, left)
+        taken = full[: len(self._fitting(run, [row for row, _ in full]))]
+        surplus = [row[ROW_OFFSET] for row, _ in full[len(taken) :]] + unread
+        if surplus:
+            # The member counts as finished what an answer calls skipped. So what did not fit must really
+            # have left the run: else the run is not delivered at all, and its lease ends.
+            after = self._put_back(run, surplus)
+            if after is None:
+                return None
+            run = after
+            taken = [pair for pair in taken if run.has(pair[0][ROW_OFFSET])]
         if not taken:
-            self._finish(run, left, wanted)
+            self._finish(run)
             return None
-        return self._leased(run, taken, [origin for _, origin in full[: len(taken)]])
+        return self._leased(run, [row for row, _ in taken], [origin for _, origin in taken])
 
     def _fitting(self, run: Run, rows: list[StoredRow]) -> list[StoredRow]:
         """The first rows that the answer has room for."""
@@ -130,13 +136,14 @@ class Delivery:
         self.corrupt.add(run.queue)
         return False
 
-    def _put_back(self, run: Run, offsets: Sequence[int]) -> None:
-        taking.put_back(node=self._node, group_id=self._group.id, run=run, bits=_bits(run, offsets))
+    def _put_back(self, run: Run, offsets: Sequence[int]) -> Run | None:
+        return taking.put_back(node=self._node, group_id=self._group.id, run=run, offsets=offsets)
 
-    def _finish(self, run: Run, left: Sequence[int], wanted: Sequence[int]) -> None:
-        """End a run of which nothing is to be delivered; it is gone already if all of it was put back."""
-        if len(left) < len(wanted):
+    def _finish(self, run: Run) -> None:
+        """End a run of which nothing is to be delivered, unless all of it was put back."""
+        if run.left:
             with self._node.reading() as session:
+                # A row that is not there any more was finished, or leased to another member.
                 run_sql.finish(session, group_id=self._group.id, grants=[(run.queue, run.grant)])
             known_queues.touch(self._group.id, [run.queue])
 

@@ -225,7 +225,8 @@ class _Work:
         except CatmqError:
             with suppress(CatmqError):  # else they wait for the end of their lease
                 for run in runs:
-                    taking.put_back(node=node, group_id=self._group.id, run=run, bits=run.left)
+                    offsets = range(run.first, run.end)
+                    taking.put_back(node=node, group_id=self._group.id, run=run, offsets=offsets)
             raise
 
     def _runs(self, node: Node, queue: int, one: Known) -> list[Run]:

@@ -25,6 +25,7 @@ from metadata.cache.snapshot_types import GroupInfo
 from metadata.rules.groups import sharing
 
 REPEATS = 3  # of what was rolled back
+PUT_BACK_TRIES = 8  # of a run that another call changes at the same time
 MOST_DUE = 20  # runs that are read at once
 MOST_HELD = 1_000  # runs of one member that are found again
 _SPOILED = (db_errors.RolledBack, db_errors.Final)
@@ -186,15 +187,39 @@ def held(*, node: Node, group: GroupInfo, queues: Collection[int], owner: str) -
     return [run for run, still in zip(runs, kept, strict=True) if still]
 
 
-def put_back(*, node: Node, group_id: int, run: Run, bits: int) -> None:
-    """Let others lease messages of a run that were not delivered; that they were leased counts for nothing.
+def put_back(*, node: Node, group_id: int, run: Run, offsets: Collection[int]) -> Run | None:
+    """Let others lease messages of a run that were not delivered; this lease of them is not counted.
 
-    Raises NodeUnavailable.
+    Return the run as its row stands after they left it. Return None if the lease of the run ended meanwhile,
+    or the row changes all the time: then nothing may be said of any of its messages. Raises NodeUnavailable.
     """
-    deliveries = run.deliveries - 1
+    wanted = sum(1 << (offset - run.first) for offset in offsets)
     with node.reading() as session:
-        run_sql.leave(session, group_id=group_id, run=run, bits=bits, lease=Lease(), deliveries=deliveries)
-    known_queues.freed(group_id, run.queue, runs=1)
+        for _ in range(PUT_BACK_TRIES):
+            bits = wanted & run.left
+            if not bits or _left(session, group_id, run, bits):
+                known_queues.freed(group_id, run.queue, runs=1)
+                return run._replace(done=run.done | bits)
+            # Another call of the same member may have cut the run since it was read: a member that lost an
+            # answer asks again while the first call is still under way.
+            firsts = {run.queue: [run.first]}
+            row = run_sql.read_runs(session, group_id=group_id, firsts=firsts).get(run.key)
+            if row is None or row.grant != run.grant:
+                return None
+            run = row
+    return None
+
+
+def _left(session: Session, group_id: int, run: Run, bits: int) -> bool:
+    """Move messages of a run into free runs. Return False if its row is not as it was read."""
+    free, deliveries = Lease(), run.deliveries - 1
+    try:
+        parts = run_sql.leave(
+            session, group_id=group_id, run=run, bits=bits, lease=free, deliveries=deliveries
+        )
+    except db_errors.RolledBack:  # a deadlock with the other call
+        return False
+    return parts is not None
 
 
 def _coalescer_of(place: _Place) -> NodeCoalescer[_Part, list[Run]]:

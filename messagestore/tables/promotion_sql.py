@@ -119,6 +119,11 @@ def read_schema(session: Session) -> Schema:
     return Schema(*rows[0][1:3]) if rows else Schema()
 
 
+def read_node_epochs(session: Session) -> set[int]:
+    """Return the node epochs that queues of the node accept writes under."""
+    return {int(epoch) for (epoch,) in rows_of(session, "select_node_epochs")}
+
+
 def read_highest_committed(session: Session) -> dict[int, int]:
     """{queue: the highest committed offset of any reader}."""
     return dict(rows_of(session, "select_highest_committed"))
@@ -140,6 +145,11 @@ def raise_heads(session: Session, *, heads: Sequence[tuple[int, int]], cause: st
     ]
     for some in chunks(steps, _TOGETHER):
         session.transact(*some)
+
+
+def place_head(session: Session, *, queue: int, low: int, head: int) -> None:
+    """Set the bounds of a queue whose head row is new, although its table has rows."""
+    session.transact(step(session, "place_head", queue=queue, low=low, head=head))
 
 
 def fence_heads(session: Session, *, node_epoch: int) -> None:

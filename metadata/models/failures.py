@@ -13,7 +13,9 @@ class Redrive(models.Model):
 
     Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given, none of them younger
     than `bounds` ({node: the highest row when it was asked for}). `places` ({node: [died at in ms, row]}) is
-    how far it has come. What cannot be redriven is `skipped` and stays dead. Names of topics are for display.
+    how far it has come. `deleting` ({node: rows}) are brought back and being deleted: if a broker ends before
+    it has counted them, the next one counts those that are gone. What cannot be redriven is `skipped` and
+    stays dead. Names of topics are for display.
     """
 
     class To(models.TextChoices):
@@ -40,6 +42,7 @@ class Redrive(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
     bounds = models.JSONField(default=dict)
     places = models.JSONField(default=dict)
+    deleting = models.JSONField(default=dict, db_default={})
     total = models.BigIntegerField()
     redriven = models.BigIntegerField(default=0)
     skipped = models.BigIntegerField(default=0)

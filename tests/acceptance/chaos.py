@@ -248,6 +248,13 @@ def play_share(stage: Stage, pair: Pair) -> None:
         place = pair.nodes.url.rpartition("/")[0] + f"/{schema}"
         pair.first.manage("register_node", stage.fresh("failed"), place, "--kind", "failure")
         share.run_poison(stage, count=1_000, lethal=500)
+    play_share_lost(stage, pair)
+
+
+def play_share_lost(stage: Stage, pair: Pair) -> None:
+    """Members of a share group lose answers and ask again with `recover`, --times rounds (default 20)."""
+    for _ in range(stage.times or 20):
+        share.run_lost_answers(stage, members=6, count=1_000)
 
 
 def play_java(stage: Stage, pair: Pair) -> None:
@@ -305,6 +312,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "mixed-releases": play_mixed_releases,
     "long-queue": play_long_queue,
     "share": play_share,
+    "share-lost": play_share_lost,
     "tasks-databases": play_tasks_databases,
     "celery-databases": play_celery_databases,
 }

@@ -23,3 +23,7 @@ def test_nothing_is_leased_for_a_member_that_hung_up_while_it_waited(stage: Stag
 
 def test_a_message_that_is_held_past_its_lease_stops_nobody(stage: Stage) -> None:
     share.run_held(stage, held_s=8.0, per_s=5)
+
+
+def test_members_that_lose_answers_and_ask_again_lose_no_message(stage: Stage) -> None:
+    share.run_lost_answers(stage, members=4, count=200)

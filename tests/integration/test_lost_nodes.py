@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import transaction
 
 from brokerapi.http import health
 from catmq_site.management import outcomes
@@ -17,6 +18,7 @@ from messagestore.consume.positions import Acquired, Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
+from messagestore.inspect import alarm_job
 from messagestore.nodes import promotion, registry, replica_inspection
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
@@ -25,10 +27,12 @@ from messagestore.topology import membership, queues, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
+from metadata.db.changes import changed
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
     CatmqError,
     Code,
+    Conflict,
     Forbidden,
     Invalid,
     NodeUnavailable,
@@ -40,7 +44,7 @@ from metadata.membership import consumers
 from metadata.models import AuditLog, DbNode, Queue
 from metadata.nodes import failovers
 from tests.support import restoring
-from tests.support.tampering import plant
+from tests.support.tampering import look, plant
 
 ACTOR = command("test")
 JUMP = replica_inspection.JUMP
@@ -98,6 +102,50 @@ def test_a_node_whose_head_went_back_is_not_served_and_that_is_told_to_all(queue
     state = health.readiness()
     assert state.status == "unready"
     assert any("node main is not served" in one for one in state.because)
+
+
+def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(queue: int) -> None:
+    adopt()
+    with transaction.atomic():
+        row = DbNode.objects.get()
+        DbNode.objects.update(epoch=row.epoch - 1)  # as a backup of metadata has it
+        changed("node", row.pk)
+    snapshot.refresh()
+    with pytest.raises(NodeUnavailable, match=r"takes no writes.*adopt_restored_node main"):
+        send()
+    registry.probe()
+    state = health.readiness()
+    assert state.status == "degraded"
+    assert ["adopt_restored_node main" in one for one in state.because] == [True]
+    assert [*alarm_job.nodes_away().found] == ["main"]
+    adopt()
+    assert send()[0].offset >= 10
+    registry.probe()
+    assert health.readiness().status == "ok"
+    assert alarm_job.nodes_away().found == {}
+
+
+@pytest.mark.parametrize("rows", ["keep", "drop"])
+def test_messages_of_a_queue_that_the_backup_does_not_have_are_kept_or_dropped_by_choice(
+    queue: int, rows: str
+) -> None:
+    """The restored backup leaves the table of the queue, and has no rows about it."""
+    plant(
+        queue,
+        "DELETE FROM queue_head WHERE queue_id = {q}",
+        "DELETE FROM reader WHERE queue_id = {q}",
+        "DELETE FROM sent_batch WHERE queue_id = {q}",
+    )
+    node_pools.evict_all()
+    with pytest.raises(Conflict, match=r"10 messages of them.*--rows keep.*--rows drop"):
+        adopt()
+    assert DbNode.objects.get().state == "read_write", "nothing is changed before the choice"
+    promotion.adopt(name="main", rows=rows, actor=ACTOR)
+    snapshot.refresh()
+    gaps = look(queue, "SELECT from_offset FROM queue_gap WHERE queue_id = {q}")
+    stored = look(queue, "SELECT COUNT(*) FROM message_{q}")
+    assert (gaps, stored) == (([(10,)], [(10,)]) if rows == "keep" else ([(0,)], [(0,)]))
+    assert send()[0].offset >= 10
 
 
 def test_a_backup_that_is_restored_under_open_connections_is_found_by_the_next_probe(queue: int) -> None:

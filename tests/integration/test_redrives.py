@@ -174,7 +174,7 @@ def test_a_redrive_that_dies_goes_on_and_brings_each_message_back_once(
 ) -> None:
     queue = failing.billing(retries=0)
     kill(queue, b"a", b"b", b"c")
-    redrives.request(group="billing", to=to, everything=True, actor=ME)
+    asked = redrives.request(group="billing", to=to, everything=True, actor=ME)
     with monkeypatch.context() as patch:
         patch.setattr(
             module, step, failing.stop_at(2 if step in ("store", "publish") else 1, getattr(module, step))
@@ -183,6 +183,8 @@ def test_a_redrive_that_dies_goes_on_and_brings_each_message_back_once(
             drive()
     drive()
     assert listed() == []
+    done = redrive_rows.named(group="billing", redrive=asked.id, actor=ME)
+    assert (done.state, done.redriven, done.deleting) == ("done", 3, {})
     back = come_back() if to == "group" else sorted(one.body for one in moving.stored(queue)[3:])
     assert back == [b"a", b"b", b"c"]
 

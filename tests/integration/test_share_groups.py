@@ -21,6 +21,7 @@ from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retries import lost_leases
 from messagestore.shares import known_queues, taking
+from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import Done
 from messagestore.tables import message_sql
 from messagestore.tables.shares import position_sql, run_sql
@@ -49,6 +50,7 @@ from tests.support.leasing import (
 from tests.support.tampering import age, declare_gap, raise_low, remove
 
 TEN = [str(n) for n in range(10)]
+ROW_BYTES = 101  # weight of a message of TEN in an answer, see Budget
 
 
 @pytest.fixture
@@ -138,6 +140,65 @@ def test_a_lease_whose_end_was_not_seen_is_found_again(queue: int, monkeypatch: 
     (found,) = lease(one, held=frozenset())
     assert (offsets([found]), found.recovered) == (list(range(10)), True)
     assert lease(one, held=frozenset({found.run.grant.text})) == []
+
+
+def test_two_calls_that_cut_one_run_at_a_time_lose_no_message(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the first call is lost while its broker still cuts the run to size."""
+    one = member()
+    send(*TEN)
+    lease(one)
+    two = member("two")
+    leave, both_read, first_left = run_sql.leave, threading.Barrier(2), threading.Event()
+    sizes = {6: True, 4: False}
+    size_of_thread: dict[int, int] = {}
+
+    def leave_in_order(*args: Any, **kwargs: Any) -> Any:
+        is_first = sizes.pop(size_of_thread[threading.get_ident()], None)
+        if is_first is None:
+            return leave(*args, **kwargs)
+        both_read.wait(10)
+        if not is_first:
+            assert first_left.wait(10)
+        parts = leave(*args, **kwargs)
+        first_left.set()
+        return parts
+
+    def recover(size: int) -> list[Leased]:
+        size_of_thread[threading.get_ident()] = size
+        return lease(one, max_bytes=size * ROW_BYTES, held=frozenset())
+
+    monkeypatch.setattr(run_sql, "leave", leave_in_order)
+    with ThreadPoolExecutor(2) as threads:
+        _lost, smaller = threads.map(recover, [6, 4])
+    assert [report(one, run, whole=True) for run in smaller] == ["ok"]
+    handled = offsets(smaller)
+    forget()
+    while leased := lease(two):
+        handled += offsets(leased)
+        assert {report(two, run, whole=True) for run in leased} == {"ok"}
+    assert sorted(set(handled)) == list(range(10))
+
+
+def test_a_run_that_changes_owner_while_it_is_cut_is_not_delivered(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one)
+    two = member("two")
+    leave, others = run_sql.leave, []
+
+    def other_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        end_leases(run)
+        others.extend(lease(two))
+        return leave(*args, **kwargs)
+
+    monkeypatch.setattr(run_sql, "leave", other_first)
+    assert lease(one, max_bytes=4 * ROW_BYTES, held=frozenset()) == []
+    assert offsets(others) == list(range(10))
 
 
 def test_a_process_that_is_killed_while_it_leases_loses_no_message(queue: int) -> None:

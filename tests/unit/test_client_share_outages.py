@@ -12,7 +12,9 @@ import pytest
 
 from catmq_client import ShareConsumer, ShareMessage
 from catmq_client.errors import AnswerLost, Conflict, ConnectFailed, Gone, ServerFailed
+from catmq_client.message import Message, Source, messages_of
 from catmq_client.reading.clocks import lease_clock
+from catmq_client.sharing.runs import HeldRun
 from catmq_client.testing import FakeBroker
 from tests.support.shares import (
     LIMIT_S,
@@ -184,6 +186,24 @@ def test_a_run_that_comes_back_to_its_member_goes_on(broker: FakeBroker, make: M
     assert all(message.is_held and message.accept() for message in got)
     one.commit()
     assert committed(broker) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_same"), [([0, 1, 2], True), ([1], True), ([0, 1, 2, 3], False), ([3], False)]
+)
+def test_a_run_with_messages_that_had_left_it_before_a_reset_is_another_run(
+    rows: list[int], is_same: bool
+) -> None:
+    def item(grant: str, offsets: list[int]) -> dict[str, Any]:
+        view = [[offset, None, None, None, b"", None, 0, 0] for offset in offsets]
+        bounds = {"topic": "t", "queue": 1, "first": 0, "end": 4, "grant": grant}
+        return {**bounds, "deliveries": 1, "lease_ms": 30_000, "rows": view}
+
+    run = HeldRun(item("before", [0, 1, 2]), serial=1, sent_at=lease_clock())
+    source = Source("t", 1, 1)
+    run.fill(messages_of(item("before", [0, 1, 2]), source, Message))
+    run.finish(0, 0)
+    assert run.is_same(item("after", rows)) is is_same
 
 
 def test_a_dead_members_messages_come_again_after_its_lease(broker: FakeBroker, make: Make) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import get_args, get_type_hints
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerapi.shapes.consumer_shapes import RegisterRequest
+from metadata.membership import heartbeats
 from metadata.rules.membership.liveness import Look, Watch, expired, may_expire, observe, overdue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,3 +83,9 @@ def test_small_differences_of_the_clocks_are_no_outage(steps: list[float], drift
         )
 
     assert watch.steady_since_s == 0
+
+
+def test_a_heartbeat_waits_for_others_at_most_a_tenth_of_the_shortest_session_timeout() -> None:
+    kind = get_type_hints(RegisterRequest, include_extras=True)["session_timeout_ms"]
+    _, bounds = get_args(get_args(kind)[0])
+    assert bounds.ge / 10 >= heartbeats.EVERY_S * 1000

@@ -20,6 +20,12 @@ class Command(CatmqCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node")
         parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
+        parser.add_argument(
+            "--rows",
+            choices=("keep", "drop"),
+            default="",
+            help="keep or drop messages of queues that were made after the backup",
+        )
         add_yes(parser)
 
     def run(self, **options: Any) -> None:
@@ -28,5 +34,7 @@ class Command(CatmqCommand):
             self.stdout.write("\n".join(foretell(plan)))
             return
         self.confirm("Adopt the database now at the address of node", options["node"], yes=options["yes"])
-        done = promotion.adopt(name=options["node"], say=self.stderr.write, actor=self.actor)
+        done = promotion.adopt(
+            name=options["node"], rows=options["rows"], say=self.stderr.write, actor=self.actor
+        )
         self.stdout.write("\n".join(report(done)))

@@ -279,6 +279,9 @@ SELECT * FROM node_identity
 SELECT * FROM node_identity;
 SELECT queue_id, head FROM queue_head
 
+-- name: select_node_epochs
+SELECT DISTINCT node_epoch FROM queue_head WHERE state <> 'retired'
+
 -- name: select_highest_committed
 SELECT queue_id, MAX(committed) FROM reader GROUP BY queue_id
 
@@ -290,6 +293,9 @@ SELECT queue_id, from_offset, to_offset FROM queue_gap
 INSERT INTO queue_gap (queue_id, from_offset, to_offset, cause)
 SELECT queue_id, head, :head, :cause FROM queue_head WHERE queue_id = :queue AND head < :head;
 UPDATE queue_head SET head = :head WHERE queue_id = :queue AND head < :head
+
+-- name: place_head
+UPDATE queue_head SET head = :head, low = :low WHERE queue_id = :queue AND head = 0
 
 -- name: fence_heads
 UPDATE queue_head SET node_epoch = :node_epoch, state = CASE state WHEN 'retired' THEN state ELSE 'ro' END

@@ -41,6 +41,11 @@ class Run(NamedTuple):
         return Grant(self.epoch, self.first, self.end, self.grant_no)
 
     @property
+    def key(self) -> Key:
+        """The key of its row in the table of a group."""
+        return self.queue, self.first, self.end
+
+    @property
     def length(self) -> int:
         return self.end - self.first
 
@@ -179,7 +184,7 @@ def read_runs(session: Session, *, group_id: int, firsts: Mapping[int, Collectio
         )
     )
     found = [_run(queue, row) for queue, result in zip(queues, results, strict=True) for row in result.rows]
-    return {(run.queue, run.first, run.end): run for run in found}
+    return {run.key: run for run in found}
 
 
 def take_over(session: Session, *, group_id: int, run: Run, lease: Lease) -> Run | None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import signal
+import threading
 import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,6 +31,7 @@ from tests.support.waiting import until
 PROGRAM = "tests/acceptance/programs/sharer.py"
 LEASE_S = 5.0
 SESSION_ENDED = "the session of"  # its leases end with it; on a busy machine a heartbeat may come late
+ROW_BYTES = 110  # of a message in an answer, about
 MOST_REPEATED = 5  # neighbours of a message that kills its worker
 Excuse = Callable[[dict[str, Any], dict[str, Any]], bool]
 
@@ -268,3 +272,95 @@ def run_hung_up(stage: Stage) -> None:
     status, told = stage.server.call("POST", paths[1], {"wait_ms": 10_000})
     assert status == 200, told
     assert [run["deliveries"] for run in told["runs"]] == [1], "it was leased to the one that is gone"
+
+
+@dataclass
+class RawMember:
+    """A member of a share group by raw HTTP, which loses answers and asks again at once with `recover`."""
+
+    urls: list[str]
+    api_key: str
+    path: str
+    rng: random.Random
+    # (queue, offset) of every message that an answer brought.
+    seen: set[tuple[int, int]] = field(default_factory=set)
+    holding: list[dict[str, Any]] = field(default_factory=list)
+    lost: int = 0
+
+    def work(self, is_over: Callable[[], bool]) -> None:
+        """Lease and finish messages until it is over; every other answer is lost."""
+        recovers = False
+        while not is_over():
+            rows = self.rng.choice((2, 5, 10))
+            body: dict[str, Any] = {"max_messages": 10, "max_bytes": rows * ROW_BYTES, "wait_ms": 200}
+            if recovers:
+                body |= {"recover": True, "holding": self.holding}
+            loses = self.rng.random() < 0.5
+            answer = self._post("share", body, waits_s=self.rng.uniform(0.0, 0.02) if loses else 30.0)
+            if answer is None:
+                self.lost += 1
+                recovers = True
+                continue
+            recovers = False
+            self._finish(answer["runs"])
+
+    def _finish(self, runs: list[dict[str, Any]]) -> None:
+        """Finish whole runs, as the answer says; a report whose answer does not come is repeated."""
+        for run in runs:
+            self.seen |= {(run["queue"], message["offset"]) for message in run["messages"]}
+            self.holding.append({name: run[name] for name in ("queue", "first", "grant")})
+        done = {"done": [{**held, "all": True} for held in self.holding]}
+        if self.holding and self._post("share/done", done, waits_s=30.0) is not None:
+            self.holding.clear()
+
+    def _post(self, what: str, body: dict[str, Any], *, waits_s: float) -> dict[str, Any] | None:
+        """Ask one of the brokers; None if no answer came in time, or none of success."""
+        url = self.rng.choice(self.urls).removeprefix("http://")
+        headers = {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
+        with closing(http.client.HTTPConnection(url, timeout=30)) as way, suppress(OSError):
+            way.request("POST", f"{self.path}/{what}", json.dumps(body), headers)
+            way.sock.settimeout(max(0.001, waits_s))
+            answer = way.getresponse()
+            return json.loads(answer.read()) if answer.status == 200 else None
+        return None
+
+
+def run_lost_answers(stage: Stage, *, members: int, count: int) -> str:
+    """Members lose answers to share calls while brokers work on them: an answer brings every message.
+
+    A message that is finished, and was in no answer that arrived, is lost.
+    """
+    topic, group = stage.fresh("doubtful"), stage.fresh("askers")
+    admin = stage.terminal.admin
+    admin.create_topic(topic, queues=2)
+    raw = []
+    for number in range(members):
+        me = {"name": f"m{number}", "incarnation": str(uuid.uuid4()), "sdk": "t", "mode": "share"}
+        status, told = stage.server.call(
+            "POST",
+            f"/api/v1/groups/{group}/consumers",
+            {**me, "topics": [topic], "session_timeout_ms": 60_000},
+        )
+        assert status in (200, 201), told
+        path = f"/api/v1/consumers/{told['consumer_id']}"
+        urls = (stage.urls or stage.server.url).split(",")
+        raw.append(RawMember(urls, stage.server.api_key, path, random.Random(stage.rng.random())))
+    with sending(stage, topic) as send:
+        for first in range(0, count, 500):
+            send(first, min(count, first + 500))
+    over = threading.Event()
+    with ThreadPoolExecutor(members) as threads:
+        ends = [threads.submit(member.work, over.is_set) for member in raw]
+        try:
+            until(lambda: admin.lag(group)["lag"] == 0, limit_s=120, every_s=0.25)
+        finally:
+            over.set()
+    for end in ends:
+        end.result()
+    seen = set().union(*(member.seen for member in raw))
+    assert len(seen) == count, f"{count - len(seen)} messages were finished and brought to nobody"
+    verdict = (
+        f"{count} messages, {sum(member.lost for member in raw)} answers lost, every message was delivered"
+    )
+    stage.say(verdict)
+    return verdict

@@ -27,6 +27,13 @@ def place_of(item: Mapping[str, Any]) -> Place:
     return item["queue"], item["first"], item["grant"]
 
 
+def _offsets_of(item: Mapping[str, Any]) -> set[int]:
+    """Return the offsets of the messages of a run in an answer."""
+    if "rows" in item:
+        return {row[0] for row in item["rows"]}
+    return {message["offset"] for message in item["messages"]}
+
+
 class HeldRun(OwnedQueue):
     """A run that this member holds. Each of its offsets is open, finished, or on its way back to the group.
 
@@ -95,8 +102,14 @@ class HeldRun(OwnedQueue):
             self._note()
 
     def is_same(self, item: Mapping[str, Any]) -> bool:
-        """Return True if an answer has this run, under whatever grant."""
-        return (self.queue, self.first, self.end) == (item["queue"], item["first"], item["end"])
+        """Return True if an answer has this run, under whatever grant, and no message that is new here.
+
+        After an offset reset a run of the same offsets also has messages that were finished, or that left the
+        run, before the reset. Those must be delivered, so it is another run.
+        """
+        if (self.queue, self.first, self.end) != (item["queue"], item["first"], item["end"]):
+            return False
+        return self.open | self.finished | self.leaving >= _offsets_of(item)
 
     def granted_again(self, item: Mapping[str, Any], *, sent_at: float) -> None:
         """Its lease had run out, and this member got it again: what is at work goes on."""
