@@ -27,8 +27,17 @@ from metadata.rules import mail, tls
 from metadata.rules.membership import addresses
 
 PREFIX = "CATMQ_"
-# Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
-FOREIGN = ("CATMQ_URL", "CATMQ_API_KEY", "CATMQ_ADMIN_USER", "CATMQ_ADMIN_PASSWORD")
+# Variables of the client, of commands, of jobs and of tests that live in the same environment: not settings of
+# the server. Each that a command or a documented settings module reads must be here: see test_site_config.py.
+FOREIGN = (
+    "CATMQ_URL",
+    "CATMQ_API_KEY",
+    "CATMQ_CA_FILE",
+    "CATMQ_ADMIN_USER",
+    "CATMQ_ADMIN_PASSWORD",
+    "CATMQ_PMQ_URL",
+    "CATMQ_LDAP_PASSWORD",
+)
 FOREIGN_PREFIXES = ("CATMQ_NODE_", "CATMQ_TEST_")
 HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
