@@ -160,7 +160,11 @@ def test_a_broker_waits_less_for_metadata_than_a_command(tmp_path: Path) -> None
     assert limits == [2, 60]
 
 
-ELSEWHERE = {"CATMQ_OUTBOX", "CATMQ_PORTAL_URL", "CATMQ_VERSION"}  # Django settings of applications, a constant
+ELSEWHERE = {
+    "CATMQ_OUTBOX",
+    "CATMQ_PORTAL_URL",
+    "CATMQ_VERSION",
+}  # Django settings of applications, a constant
 READ = re.compile(r"\bCATMQ_[A-Z][A-Z0-9_]*[A-Z0-9]\b")
 
 
