@@ -27,8 +27,8 @@ from metadata.rules import mail, tls
 from metadata.rules.membership import addresses
 
 PREFIX = "CATMQ_"
-# Variables of the client, of commands, of jobs and of tests that live in the same environment: not settings of
-# the server. Each that a command or a documented settings module reads must be here: see test_site_config.py.
+# Variables of the client, of commands, of jobs and of tests in the same environment: no settings of the
+# server. Each that a command or a documented settings module reads must be here: see test_site_config.py.
 FOREIGN = (
     "CATMQ_URL",
     "CATMQ_API_KEY",

@@ -160,17 +160,16 @@ def test_a_broker_waits_less_for_metadata_than_a_command(tmp_path: Path) -> None
     assert limits == [2, 60]
 
 
-ELSEWHERE = {
-    "CATMQ_OUTBOX",
-    "CATMQ_PORTAL_URL",
-    "CATMQ_VERSION",
-}  # Django settings of applications, a constant
+# Django settings of applications, and a constant.
+ELSEWHERE = {"CATMQ_OUTBOX", "CATMQ_PORTAL_URL", "CATMQ_VERSION"}
+FOLDERS = (
+    "catmq_site", "metadata", "messagestore", "brokerapi", "portal", "client/src", "spark_tasks", "docs",
+)  # fmt: skip
 READ = re.compile(r"\bCATMQ_[A-Z][A-Z0-9_]*[A-Z0-9]\b")
 
 
 def test_every_variable_that_code_or_documentation_names_can_be_exported(tmp_path: Path) -> None:
-    folders = "catmq_site metadata messagestore brokerapi portal client/src spark_tasks docs".split()
-    every = [path for folder in folders for path in (HOME / folder).rglob("*")]
+    every = [path for folder in FOLDERS for path in (HOME / folder).rglob("*")]
     files = [path for path in every if path.suffix in (".py", ".md")]
     named = {name for path in [*files, HOME / "README.md"] for name in READ.findall(path.read_text())}
     assert {"CATMQ_PMQ_URL", "CATMQ_CA_FILE", "CATMQ_ALARM_LAG"} <= named
