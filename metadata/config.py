@@ -102,9 +102,7 @@ class Config:
     # Alarms, and the mails that tell of them
     alarm_lag: int = 100_000  # unread messages in a topic that raise an alarm; groups may override it
     alarm_lag_s: int = 900  # age of the oldest unread message that raises an alarm, s; groups may override it
-    alarm_min_unread: int = (
-        10  # unread messages in a topic below which age and lack of consumers are no alarm
-    )
+    alarm_min_unread: int = 10  # unread messages in a topic below which age and no consumer are no alarm
     alarm_idle_s: int = 300  # time of unread messages without a consumer that raises an alarm, s
     alarm_dead_per_hour: int = 10  # new dead letters of a group within an hour that raise an alarm
     alarm_full_days: int = 7  # days until a node is full, at its present growth, that raise an alarm

@@ -139,7 +139,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
 
 
 def acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
-    """Return kind and name of the active alarms that nobody acknowledged and that the actor may acknowledge."""
+    """Return kind and name of the active, unacknowledged alarms that the actor may acknowledge."""
     with reachable():
         rows = Alarm.objects.filter(
             since_at__isnull=False, ended_at__isnull=True, acknowledged_at__isnull=True

@@ -73,7 +73,7 @@ def behind() -> Found:
 
 
 def hold(seen: Found, *, topics: Collection[str]) -> Found:
-    """Let a look find nothing new at subscriptions of some topics: their node is away, which is an alarm itself.
+    """Let a look find nothing new at subscriptions of some topics, whose node is away: one alarm is enough.
 
     Their alarms that last go on lasting.
     """

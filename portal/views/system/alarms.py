@@ -184,7 +184,8 @@ class AcknowledgeAll(Action):
             alarms.require_manage(self.actor, subject(kind, name))
         effects: list[Text] = [
             _(
-                "Your name is shown with each alarm. The overview does not mention it until it is raised again."
+                "Your name is shown with each alarm. "
+                "The overview does not mention it until it is raised again."
             )
         ]
         named: list[Text] = [
