@@ -110,7 +110,7 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Answer a form that came from no page of this portal, from an old one, or through a proxy set up wrongly."""
+    """Answer a form of another site, of an old page, or one that a proxy has spoiled."""
     return _page(request, 403, _csrf_reason(request))
 
 
@@ -126,8 +126,8 @@ def _csrf_reason(request: HttpRequest) -> str:
         words = {"browser": origin.netloc, "server": request.get_host()}
         return (
             _(
-                "The browser opened %(browser)s, but the server was asked for %(server)s. If a proxy stands between "
-                "them, let it pass the Host header on."
+                "The browser opened %(browser)s, but the server was asked for %(server)s. "
+                "If a proxy stands between them, let it pass the Host header on."
             )
             % words
         )
