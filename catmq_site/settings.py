@@ -20,8 +20,8 @@ DEBUG = config.debug
 ALLOWED_HOSTS = list(config.allowed_hosts)
 # Container networks make names with an underscore, such as `catmq_broker_1`, which Django takes for no host
 # name. Nothing else changes: the name must still be one of ALLOWED_HOSTS.
-http_request.host_validation_re = re.compile(  # type: ignore[attr-defined]
-    http_request.host_validation_re.pattern.replace("a-z0-9.-", "a-z0-9._-")  # type: ignore[attr-defined]
+http_request.host_validation_re = re.compile(
+    http_request.host_validation_re.pattern.replace("a-z0-9.-", "a-z0-9._-")
 )
 ROOT_URLCONF = "catmq_site.urls"
 WSGI_APPLICATION = "catmq_site.wsgi.application"

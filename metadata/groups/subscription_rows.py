@@ -113,8 +113,8 @@ def started_after(*, group_id: int, topic_id: int, at: datetime) -> bool:
         start = rows.values_list("start", "start_at_ms", "created_at").first()
     if start is None or start[0] == "earliest":
         return False
-    word, at_ms, created_at = start
-    return bool(ms(at) < at_ms) if word == START_TIME and at_ms is not None else bool(at < created_at)
+    _word, at_ms, created_at = start
+    return bool(ms(at) < at_ms) if at_ms is not None else bool(at < created_at)
 
 
 def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> None:
