@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
+
+from django.http import request as http_request
 
 from catmq_site import logs
 from catmq_site.databases import databases
@@ -15,6 +18,11 @@ SECRET_KEY = config.secret_key
 SECRET_KEY_FALLBACKS = list(config.secret_key_fallbacks)
 DEBUG = config.debug
 ALLOWED_HOSTS = list(config.allowed_hosts)
+# Container networks make names with an underscore, such as `catmq_broker_1`, which Django takes for no host
+# name. Nothing else changes: the name must still be one of ALLOWED_HOSTS.
+http_request.host_validation_re = re.compile(
+    http_request.host_validation_re.pattern.replace("a-z0-9.-", "a-z0-9._-")
+)
 ROOT_URLCONF = "catmq_site.urls"
 WSGI_APPLICATION = "catmq_site.wsgi.application"
 

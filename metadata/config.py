@@ -28,8 +28,17 @@ from metadata.rules.membership import addresses
 from metadata.rules.membership.brokers import is_broker_url
 
 PREFIX = "CATMQ_"
-# Variables of the client, of jobs and of tests that live in the same environment: not settings of the server.
-FOREIGN = ("CATMQ_URL", "CATMQ_API_KEY", "CATMQ_ADMIN_USER", "CATMQ_ADMIN_PASSWORD")
+# Variables of the client, of commands, of jobs and of tests in the same environment: no settings of the
+# server. Each that a command or a documented settings module reads must be here: see test_site_config.py.
+FOREIGN = (
+    "CATMQ_URL",
+    "CATMQ_API_KEY",
+    "CATMQ_CA_FILE",
+    "CATMQ_ADMIN_USER",
+    "CATMQ_ADMIN_PASSWORD",
+    "CATMQ_PMQ_URL",
+    "CATMQ_LDAP_PASSWORD",
+)
 FOREIGN_PREFIXES = ("CATMQ_NODE_", "CATMQ_TEST_")
 HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
@@ -92,6 +101,7 @@ class Config:
     # Alarms, and the mails that tell of them
     alarm_lag: int = 100_000  # unread messages in a topic that raise an alarm; groups may override it
     alarm_lag_s: int = 900  # age of the oldest unread message that raises an alarm, s; groups may override it
+    alarm_min_unread: int = 10  # unread messages in a topic below which age and no consumer are no alarm
     alarm_idle_s: int = 300  # time of unread messages without a consumer that raises an alarm, s
     alarm_dead_per_hour: int = 10  # new dead letters of a group within an hour that raise an alarm
     alarm_full_days: int = 7  # days until a node is full, at its present growth, that raise an alarm

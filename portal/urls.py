@@ -117,6 +117,7 @@ urlpatterns = [
     page("brokers/<str:name>/state", brokers.SetBrokerState, "broker-state"),
     page("brokers/<str:name>/forget", brokers.ForgetBroker, "broker-forget"),
     page("alarms", alarms.alarms_list, "alarms"),
+    page("acknowledge/alarms", alarms.AcknowledgeAll, "alarms-acknowledge"),
     page("alarms/<str:kind>/<path:name>", alarms.Acknowledge, "alarm-acknowledge"),
     page("jobs", operations.jobs, "jobs"),
     page("jobs/<str:name>/run", operations.RunJob, "job-run"),

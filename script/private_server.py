@@ -1,7 +1,8 @@
 """A private database server in a directory, as script/mariadb and script/mysql start it.
 
 It listens on 127.0.0.1 only, runs as the user who starts it (root included), and has a user catmq with all
-rights and a database catmq. The directory has its data, port, password, process id and log.
+rights, a database catmq and one for a node, catmq_node1. The directory has its data, port, password, process
+id and log.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ def init_statements(programs: Programs, password: str) -> str:
             f"CREATE USER IF NOT EXISTS catmq@'127.0.0.1' IDENTIFIED BY '{password}';",
             "GRANT ALL ON *.* TO catmq@'127.0.0.1' WITH GRANT OPTION;",
             "CREATE DATABASE IF NOT EXISTS catmq CHARACTER SET utf8mb4;",
+            "CREATE DATABASE IF NOT EXISTS catmq_node1 CHARACTER SET utf8mb4;",
         )
     )
 

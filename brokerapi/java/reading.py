@@ -227,12 +227,13 @@ def _message(one: StoredMessage) -> dict[str, Any]:
         body, head[BASE64] = base64.b64encode(one.body).decode(), "base64"
     return {
         "id": one.offset + 1,
-        "bizId": one.key,
+        # PMQ delivers no null for these three, and handlers rely on it; it makes up a trace id where none is.
+        "bizId": one.key or "",
         "head": head,
         "body": body,
         "retryCount": one.attempt,
-        "tag": one.tag,
-        "traceId": one.trace_id,
+        "tag": one.tag or "",
+        "traceId": one.trace_id or one.message_id,
         "sendIp": "",  # not stored; CatMQ's client spells it otherwise
         "sendIP": "",
         "sendTime": one.stored_at_ms,

@@ -13,6 +13,7 @@ import smtplib
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from django.core.mail import EmailMessage, get_connection
@@ -20,9 +21,11 @@ from django.core.mail.backends.base import BaseEmailBackend
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, override
 
+from metadata.actors import command
+from metadata.brokers import discovery
 from metadata.config import config
 from metadata.db import leases
-from metadata.errors import Unavailable
+from metadata.errors import MetadataUnavailable, Unavailable
 from metadata.monitoring import mails
 from metadata.monitoring.mails import AlarmNotice
 from metadata.rules.alarm_texts import worded
@@ -160,7 +163,20 @@ def _time(at_ms: int) -> str:
 
 
 def _foot() -> str:
-    return _("All alarms: %s") % f"{config.broker_url}/alarms"
+    return _("All alarms: %s") % f"{_portal_url()}/alarms"
+
+
+def _portal_url() -> str:
+    """Return the URL of a broker for people.
+
+    A command does not know at which port its server was started, so it takes the URL of a broker that lives.
+    """
+    if config.process != "command":
+        return config.broker_url
+    with suppress(MetadataUnavailable):
+        urls = [one.url for one in discovery.listed(actor=command("mails")) if one.alive]
+        return config.broker_url if config.broker_url in urls or not urls else urls[0]
+    return config.broker_url
 
 
 def send_test(address: str) -> None:

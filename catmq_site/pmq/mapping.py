@@ -87,6 +87,12 @@ class Mapping:
             if number(row, "topic_type", NORMAL) == NORMAL
         )
 
+        self._retries = grouped(
+            (row["consumer_group_id"], row)
+            for row in tables.subscriptions
+            if number(row, "topic_type", NORMAL) == RETRY
+        )
+
     def run(self) -> Found:
         document = self.found.document = {"version": VERSION, "topics": [], "groups": [], "subscriptions": []}
         document["topics"] = list(self._all_topics())
@@ -227,6 +233,8 @@ class Mapping:
 
     def _all_subscriptions(self) -> Iterable[dict[str, Any]]:
         for group_id, name in self._groups.items():
+            for row in self._retries.get(group_id, []):
+                self._note_retries(name, row)
             for row in self._subscriptions.get(group_id, []):
                 topic = self._topics.get(row["topic_id"])
                 pair = f"{name}/{topic or text(row, 'topic_name')}"
@@ -234,6 +242,16 @@ class Mapping:
                     self._leave("subscription", pair, "its topic is left out, or is no more")
                 elif self._is_filter(pair, text(row, "tag")):
                     yield self._subscription(row, pair, group=name, topic=topic)
+
+    def _note_retries(self, group: str, row: Row) -> None:
+        """Note the settings of a group's retry topic, which has none of its own here."""
+        given = [(column, number(row, column, 0)) for column, _factor in NUMBERS.values()]
+        settings = ", ".join(f"{column} {value}" for column, value in given if value > 0)
+        tags = text(row, "tag")
+        settings += f", tag {tags}" if tags else ""
+        if settings:
+            said = f"settings of retries are not taken over, those of the topic hold: {settings}"
+            self._note("subscription", f"{group}/{text(row, 'topic_name')}", said)
 
     def _is_filter(self, pair: str, tags: str) -> bool:
         try:

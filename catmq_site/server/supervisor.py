@@ -242,6 +242,8 @@ class Supervisor:
             say(f"  Made: an administrator and an API key that may do everything, in {credentials}")
         say(f"  set -a; . {credentials}; set +a")
         say(f"  {HOME / '.venv/bin/pip'} install -q {client} && PATH={HOME / '.venv/bin'}:$PATH")
+        if b"no node is registered" in readiness(self.url)[1]:  # as with a database of one's own
+            say("  Register a node before the next line: docs/how-to/run-on-mariadb.md, step 3")
         say("  catmq topic create first --queues 4 && echo hello | catmq send first && catmq peek first")
 
     def _end(self) -> None:
@@ -263,19 +265,24 @@ def _runs(child: Child) -> bool:
 
 def answers(url: str) -> bool:
     """Return True if the broker serves: by /readyz, or with nodes offline, or drained."""
+    status, text = readiness(url)
+    if status == 200 or b"drained" in text:
+        return True
+    return bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in text
+
+
+def readiness(url: str) -> tuple[int, bytes]:
+    """Return status and text of /readyz; 0 and nothing from a broker that does not answer."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
     try:
         connection.request("GET", "/readyz")
         response = connection.getresponse()
-        text = response.read()
+        return response.status, response.read()
     except (OSError, http.client.HTTPException):
-        return False
+        return 0, b""
     finally:
         connection.close()
-    if response.status == 200 or b"drained" in text:
-        return True
-    return bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in text
 
 
 def cut(log: Path) -> None:

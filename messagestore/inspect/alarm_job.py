@@ -41,8 +41,17 @@ def look(*, every_minutes: Mapping[str, int]) -> int:
     turned = alarms.keep(kind="node_away", found=away.found, begins_after_s=AWAY_S)
     turned += _keep("node_filling", lambda: nodes_filling(away.found))
     turned += _keep("dead_growing", dying)
-    turned += _keep("lag", health_checks.behind)
-    turned += _keep("no_consumer", health_checks.idle, begins_after_s=config.alarm_idle_s)
+    cut_off = {
+        known.topics[queue.topic_id].name
+        for queue in known.queues.values()
+        if queue.topic_id in known.topics and known.nodes[queue.node_id].name in away.found
+    }
+    turned += _keep("lag", lambda: health_checks.hold(health_checks.behind(), topics=cut_off))
+    turned += _keep(
+        "no_consumer",
+        lambda: health_checks.hold(health_checks.idle(), topics=cut_off),
+        begins_after_s=config.alarm_idle_s,
+    )
     turned += _keep("job_failed", lambda: health_checks.failed_jobs(dict(every_minutes)))
     names = [name for one in known.queues if (name := known.queue_name(one)) is not None]
     turned += health_checks.end_of_the_gone(nodes=[one.name for one in known.nodes.values()], queues=names)

@@ -194,6 +194,30 @@ def page(
     return DeadPage(tuple(as_message(*one) for one in seen[:limit]), following, away)
 
 
+def find(*, group: str, topic: str, origin: str, pages: int, actor: Actor) -> DeadLetterInfo | None:
+    """Return the newest dead letter whose origin begins so. Needs `manage` on the group.
+
+    Looks at `pages` times SCAN of the topic's dead letters on each node. Raises as `page` does.
+    """
+    kept = which(group=group, topic=topic, error=None, actor=actor)
+    found: list[tuple[int, DeadRow]] = []
+
+    def search(session: Session, info: NodeInfo) -> None:
+        before: Place | None = _END
+        for _ in range(pages):
+            if before is None:
+                return
+            rows, before = dead_letter_sql.search_dead(
+                session, kept=kept, origin=origin, before=before, scan=SCAN, most=1
+            )
+            if rows:
+                found.append((info.id, rows[0]))
+                return
+
+    ask(sweeping.retry_nodes(), search)
+    return as_message(*max(found, key=_order)) if found else None
+
+
 def _order(one: tuple[int, DeadRow]) -> tuple[int, int, int]:
     return one[1].died_at_ms, one[0], one[1].id
 

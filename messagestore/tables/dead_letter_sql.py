@@ -98,9 +98,17 @@ def list_dead(session: Session, *, kept: DeadFilter, before: Place, most: int) -
 
 
 def search_dead(
-    session: Session, *, kept: DeadFilter, key: str, before: Place, scan: int, most: int
+    session: Session,
+    *,
+    kept: DeadFilter,
+    before: Place,
+    scan: int,
+    most: int,
+    key: str | None = None,
+    origin: str | None = None,
 ) -> tuple[list[DeadRow], Place | None]:
-    """At most so many with a key among the next `scan` ones before a place, and where the scan ended.
+    """At most so many with a key, or whose origin begins so, among the next `scan` ones before a place, and
+    where the scan ended.
 
     That is None if nothing is left behind it.
     """
@@ -109,8 +117,11 @@ def search_dead(
     last = rows_of(session, "find_dead_stretch", **values, skipped=scan - 1)
     end = Place(last[0][1], last[0][0]) if last else None
     begin = end or START
-    values |= {"from_ms": begin.died_at_ms, "from_id": begin.id, "msg_key": key, "most": most}
-    return [DeadRow(*row) for row in rows_of(session, "search_dead", **values)], end
+    values |= {"from_ms": begin.died_at_ms, "from_id": begin.id, "most": most}
+    name, wanted = (
+        ("search_dead", {"msg_key": key}) if origin is None else ("search_dead_origin", {"origin": origin})
+    )
+    return [DeadRow(*row) for row in rows_of(session, name, **values, **wanted)], end
 
 
 def summarize_dead(session: Session, *, kept: DeadFilter) -> list[ErrorCount]:
@@ -129,6 +140,12 @@ def select_dead(session: Session, *, group_id: int, ids_wanted: Sequence[int]) -
         return []
     rows = rows_of(session, "select_dead", group_id=group_id, ids=ids(ids_wanted))
     return [DeadLetter(DeadRow(*row[:12]), *row[12:]) for row in rows]
+
+
+def dead_copies(session: Session, *, group_id: int, batches: str) -> dict[bytes, DeadRow]:
+    """Return the dead letters of a group that were stored under some ids, as the inside of an IN (…)."""
+    rows = rows_of(session, "select_dead_copies", group_id=group_id, batches=batches)
+    return {row[12]: DeadRow(*row[:12]) for row in rows}
 
 
 def dead_places(session: Session, *, kept: DeadFilter, after: Place, upto: int, most: int) -> list[Place]:

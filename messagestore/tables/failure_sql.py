@@ -84,10 +84,47 @@ def list_waiting(session: Session, *, queues: Sequence[int], most: int) -> list[
     return [WaitingRow(*row) for row in rows]
 
 
+class CopyPlace(NamedTuple):
+    """Record of a stored copy: its first row in `delayed_message` if `queue` is 0, else its offset.
+
+    `message_count` is 0 for a delayed message that was recalled.
+    """
+
+    queue: int
+    first_offset: int
+    message_count: int
+    stored_at_ms: int
+
+
+class WaitingCopy(NamedTuple):
+    """A copy that waits in `delayed_message`."""
+
+    row: int
+    due_at_ms: int
+    attempt: int
+    origin: str | None
+
+
+def literal_batches(batches: Sequence[bytes]) -> str:
+    """Write batch ids as the inside of an IN (…)."""
+    return ",".join(f"X'{batch.hex()}'" for batch in batches)
+
+
+def copy_places(session: Session, *, batches: str) -> dict[bytes, CopyPlace]:
+    """Return the records of copies by batch id; they are kept for two days."""
+    rows = rows_of(session, "select_batch_places", batches=batches)
+    return {row[0]: CopyPlace(*row[1:]) for row in rows}
+
+
+def waiting_copies(session: Session, *, batches: str) -> dict[bytes, WaitingCopy]:
+    """Return the copies that wait for their time by batch id."""
+    rows = rows_of(session, "select_waiting_copies", batches=batches)
+    return {row[0]: WaitingCopy(*row[1:]) for row in rows}
+
+
 def find_copies(session: Session, *, batches: Sequence[bytes]) -> dict[bytes, StoredCopy]:
     """{batch id: what is remembered} of those copies that were stored on this node."""
     if not batches:
         return {}
-    hexed = ",".join(f"X'{one.hex()}'" for one in batches)
-    rows = rows_of(session, "select_stored_copies", batches=hexed)
+    rows = rows_of(session, "select_stored_copies", batches=literal_batches(batches))
     return {batch: StoredCopy(queue == DEAD, stored_at_ms) for batch, queue, stored_at_ms in rows}

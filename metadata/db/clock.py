@@ -112,5 +112,10 @@ def ms(time: datetime) -> int:
     return round(time.timestamp() * 1000)
 
 
+def age_ms(time: datetime, now: datetime) -> int:
+    """Return the age of a time, 0 if it was written after `now` was read."""
+    return max(0, ms(now) - ms(time))
+
+
 def before(now: datetime, *, seconds: float) -> datetime:
     return now - timedelta(seconds=seconds)

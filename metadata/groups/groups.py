@@ -9,7 +9,7 @@ from typing import Any
 from metadata.actors import Actor
 from metadata.db import access, audit, paging, rows
 from metadata.db.changes import changed
-from metadata.db.clock import database_now, ms
+from metadata.db.clock import age_ms, database_now, ms
 from metadata.db.paging import Page, Window
 from metadata.db.rows import group_by_name, group_named
 from metadata.db.transactions import reachable, transactional
@@ -215,11 +215,11 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
             sdk=row.process.sdk,
             generation=row.generation,
             joined_at_ms=ms(row.joined_at),
-            heartbeat_age_ms=ms(now) - ms(beat.last_seen) if beat else None,
+            heartbeat_age_ms=age_ms(beat.last_seen, now) if beat else None,
             queues=tuple(sorted(owned.get(row.pk, ()))),
             active=row.pk in active,
             process=process,
-            process_age_ms=ms(now) - ms(reported_at) if process and reported_at else None,
+            process_age_ms=age_ms(reported_at, now) if process and reported_at else None,
         )
 
 

@@ -7,6 +7,9 @@ once it has moved. So after a crash in between there may be a row of a move that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -104,6 +107,22 @@ def of(*, group: str, reset: str | None) -> list[PastMove]:
             f"Group {group} has {which}. List them: catmq offsets history {group}", code=Code.RESET_NOT_FOUND
         )
     return found
+
+
+def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> bool:
+    """Return True if the last reset that moved a group's position across an offset moved it forwards."""
+    with reachable():
+        moves = OffsetMove.objects.filter(
+            Q(from_offset__lte=offset, to_offset__gt=offset)
+            | Q(from_offset__gt=offset, to_offset__lte=offset),
+            group=group_id,
+            queue=queue,
+            instance="",
+            at__gte=since,
+            done=True,
+        )
+        last = moves.order_by("-id").values_list("from_offset", "to_offset").first()
+    return last is not None and last[0] < last[1]
 
 
 prune = Rule(OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT)

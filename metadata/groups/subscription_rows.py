@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
@@ -103,6 +104,17 @@ def plan(
     audit.record(actor=actor, verb="create", kind="subscription", name=f"{group}/{topic}", after=after)
     changed("subscription", row.pk)
     return view_of(row)
+
+
+def started_after(*, group_id: int, topic_id: int, at: datetime) -> bool:
+    """Return True if a subscription began behind messages that were stored at a time."""
+    with reachable():
+        rows = ConsumerGroupTopic.objects.filter(group=group_id, topic=topic_id)
+        start = rows.values_list("start", "start_at_ms", "created_at").first()
+    if start is None or start[0] == "earliest":
+        return False
+    _word, at_ms, created_at = start
+    return bool(ms(at) < at_ms) if at_ms is not None else bool(at < created_at)
 
 
 def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Max
 
 from metadata.actors import Actor
-from metadata.db.clock import database_now, ms
+from metadata.db.clock import age_ms, database_now
 from metadata.db.rows import shown
 from metadata.db.transactions import reachable
 from metadata.listing.pages import Listed, Manner, Wanted, select
@@ -65,11 +66,11 @@ def consumers(*, wanted: Wanted, actor: Actor) -> Listed[ConsumerRow]:
     rows = ConsumerGroupConsumer.objects.select_related("group", "process", "heartbeat")
     found = select(rows, wanted=wanted, manner=CONSUMERS)
     with reachable():
-        now_ms = ms(database_now())
-    return found.map(lambda row: _consumer(row, now_ms))
+        now = database_now()
+    return found.map(lambda row: _consumer(row, now))
 
 
-def _consumer(row: Any, now_ms: int) -> ConsumerRow:
+def _consumer(row: Any, now: datetime) -> ConsumerRow:
     beat = getattr(row, "heartbeat", None)
     return shown(
         ConsumerRow,
@@ -77,7 +78,7 @@ def _consumer(row: Any, now_ms: int) -> ConsumerRow:
         name=row.identity,
         address=row.process.address,
         sdk=row.process.sdk,
-        silent_ms=now_ms - ms(beat.last_seen) if beat else None,
+        silent_ms=age_ms(beat.last_seen, now) if beat else None,
         timeout_ms=row.group.session_timeout_ms,
     )
 

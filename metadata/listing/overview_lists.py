@@ -9,6 +9,7 @@ from itertools import islice
 from django.db.models import F, Q, QuerySet, Sum
 
 from metadata.actors import Actor
+from metadata.config import config
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.listing.operation_lists import AlarmRow, alarms
@@ -135,7 +136,7 @@ def _unread() -> QuerySet[QueueOffset, str]:
         group__stopped=False,
         group__deleted_at__isnull=True,
         queue__head_seen__gt=F("committed"),
-        group__subscriptions__lag__gt=0,
+        group__subscriptions__lag__gte=config.alarm_min_unread,
         group__subscriptions__topic=F("queue__topic"),
     )
     return rows.order_by("group__name").values_list("group__name", flat=True).distinct()

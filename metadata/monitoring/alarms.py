@@ -7,6 +7,7 @@ calls `keep` with all that it found. Both write one row for each cause at each t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 from django.db.models import F, Q
@@ -135,6 +136,29 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     if not lasting.update(**values, **({"ended_at": now} if kind in ONCE else {})):
         raise Conflict(f"The alarm {kind} at {name} has ended or is already acknowledged.")
     audit.record(actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind})
+
+
+def acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
+    """Return kind and name of the active, unacknowledged alarms that the actor may acknowledge."""
+    with reachable():
+        rows = Alarm.objects.filter(
+            since_at__isnull=False, ended_at__isnull=True, acknowledged_at__isnull=True
+        )
+        names = list(rows.order_by("kind", "name").values_list("kind", "name")[:MOST])
+    return [(kind, name) for kind, name in names if may_manage(actor, alarm_rules.subject(kind, name))]
+
+
+def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int:
+    """Acknowledge some alarms, each as `acknowledge` does; return how many still could be.
+
+    Raises Forbidden at the first that the actor may not acknowledge.
+    """
+    count = 0
+    for kind, name in chosen:
+        with suppress(Conflict, NotFound):  # it ended, or somebody was faster
+            acknowledge(kind=kind, name=name, actor=actor)
+            count += 1
+    return count
 
 
 def may_manage(actor: Actor, about: Subject) -> bool:

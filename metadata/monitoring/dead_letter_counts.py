@@ -82,6 +82,14 @@ def dead(*, most: int = MOST) -> DeadLetters:
     return DeadLetters(total, count, _rows(newest, called), _rows(fresh, called))
 
 
+def of_group(group_id: int) -> GroupDeadLetters | None:
+    """Return the dead letters of a group as they were counted last; None if it has none."""
+    with reachable():
+        name = ConsumerGroup.objects.filter(pk=group_id).values_list("name", flat=True).first()
+        rows = list(DeadLetterCount.objects.filter(group_ref=group_id))
+    return next(iter(_rows(rows, {group_id: name or ""})), None)
+
+
 def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[GroupDeadLetters, ...]:
     return tuple(
         shown(

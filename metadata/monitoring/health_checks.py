@@ -61,13 +61,25 @@ def behind() -> Found:
         fresh = before(database_now(), seconds=STALE_S)
         for group, topic, lag, lag_ms, lag_at, most, most_s in rows.values_list(*columns):
             age_s = (lag_ms or 0) / 1000
+            # A few old messages of a trial are no alarm, unless the group has a limit of its own.
+            is_old = lag >= config.alarm_min_unread or most_s is not None
             passed = alarm_rules.either(
                 alarm_rules.passed(lag, most or config.alarm_lag),
-                alarm_rules.passed(age_s, most_s or config.alarm_lag_s),
+                is_old and alarm_rules.passed(age_s, most_s or config.alarm_lag_s),
             )
             detail = say("behind", messages=lag, minutes=round(age_s / 60))
             seen.add(f"{group}/{topic}", detail, is_so=None if lag_at is None or lag_at < fresh else passed)
     return seen
+
+
+def hold(seen: Found, *, topics: Collection[str]) -> Found:
+    """Let a look find nothing new at subscriptions of some topics, whose node is away: one alarm is enough.
+
+    Their alarms that last go on lasting.
+    """
+    held = {name for name in seen.found if name.partition("/")[2] in topics}
+    found = {name: detail for name, detail in seen.found.items() if name not in held}
+    return Found(found, seen.unclear | held)
 
 
 def _reading() -> Any:
@@ -85,7 +97,7 @@ def idle() -> Found:
         owner__isnull=True,
         queue__state__in=(Queue.State.READ_WRITE, Queue.State.READ_ONLY),
         queue__head_seen__gt=F("committed"),
-        group__subscriptions__in=_reading().filter(lag__gt=0, topic__kind="normal"),
+        group__subscriptions__in=_reading().filter(lag__gte=config.alarm_min_unread, topic__kind="normal"),
         group__subscriptions__topic=F("queue__topic"),
     )
     columns = ("group__name", "queue__topic__name", "queue_id", "queue__number")

@@ -24,7 +24,7 @@ from metadata.models import (
     ConsumerGroupTopic,
     DeadLetterCount,
     OffsetMove,
-    Rebalance,
+    RebalanceMove,
     Sample,
 )
 from metadata.monitoring.metrics_history import Pace, start_of
@@ -106,11 +106,13 @@ def lately(*, group_id: int) -> Lately:
     """Return what happened to a group in the last minutes, in four queries."""
     with reachable():
         since = before(database_now(), seconds=WINDOW_S)
-        moves = OffsetMove.objects.filter(group=group_id, at__gte=since, done=True)
-        back = moves.filter(to_offset__lt=F("from_offset")).order_by("-pk")
+        resets = OffsetMove.objects.filter(group=group_id, at__gte=since, done=True)
+        back = resets.filter(to_offset__lt=F("from_offset")).order_by("-pk")
         reset_by = back.values_list("actor_name", flat=True).first()
         dead = DeadLetterCount.objects.filter(group_ref=group_id).values_list("last_hour", flat=True).first()
-        rebalances = Rebalance.objects.filter(group=group_id, at__gte=since).count()
+        # A subscription or an expansion is a rebalance, too, but takes no queue from a member.
+        moves = RebalanceMove.objects.filter(rebalance__group=group_id, rebalance__at__gte=since)
+        rebalances = moves.exclude(from_member="").values("rebalance").distinct().count()
     return Lately(rebalances, reset_by or "", dead or 0)
 
 

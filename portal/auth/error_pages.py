@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
@@ -109,9 +110,27 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """A form that did not come from a page of ours, or one that was open for too long."""
-    return _page(
-        request,
-        403,
-        _("This form was not sent from a page that is still valid. Go back, reload the page and try again."),
+    """Answer a form of another site, of an old page, or one that a proxy has spoiled."""
+    return _page(request, 403, _csrf_reason(request))
+
+
+def _csrf_reason(request: HttpRequest) -> str:
+    """Describe why a form was refused; a proxy in front can make every form fail."""
+    origin = urlsplit(request.headers.get("Origin", ""))
+    if origin.netloc == request.get_host() and origin.scheme == "https" and not request.is_secure():
+        return _(
+            "The browser used https, but the server was not told so. Set CATMQ_TRUSTED_PROXIES to the "
+            "address of the proxy, and let the proxy send X-Forwarded-Proto: https."
+        )
+    if origin.netloc and origin.netloc != request.get_host():
+        words = {"browser": origin.netloc, "server": request.get_host()}
+        return (
+            _(
+                "The browser opened %(browser)s, but the server was asked for %(server)s. "
+                "If a proxy stands between them, let it pass the Host header on."
+            )
+            % words
+        )
+    return _(
+        "This form was not sent from a page that is still valid. Go back, reload the page and try again."
     )

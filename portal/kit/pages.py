@@ -45,11 +45,16 @@ SHOWN_ALL = 2  # actions that need no menu
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link or a button; `tone` is '', 'primary', 'danger', or 'on' for the chosen one of several."""
+    """A link or a button; `tone` is '', 'primary', 'danger', or 'on' for the chosen one of several.
+
+    `count` is shown in a badge beside the label of a tab, in the tone `count_tone`.
+    """
 
     label: Text
     href: str
     tone: str = ""
+    count: int | None = None
+    count_tone: str = "warn"
 
 
 @dataclass(frozen=True, slots=True)

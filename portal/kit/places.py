@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from metadata.cache import snapshot
+from metadata.monitoring import dead_letter_counts
 from portal.auth.access import may
 from portal.kit.pages import Link, section_crumbs, to
 
@@ -27,14 +29,21 @@ def of_topic(name: str, on: str) -> dict[str, Any]:
 
 
 def of_group(request: HttpRequest, name: str, on: str) -> dict[str, Any]:
-    """Return the same of a page of a group."""
+    """Return the same of a page of a group; the tab of dead letters has their number."""
     tabs = {"group": (_("Overview"), to("group", name))}
     if may(request, "manage", name, what="group"):
         tabs["failures"] = _("Retries and dead letters"), to("failures", name)
     tabs["moves"] = _("Offset resets"), to("moves", name)
     tabs["rebalances"] = _("Rebalances"), _listed("rebalances", "group", q=name)
     tabs["audit"] = _("Changes"), _listed("audit", "group", name=name)
-    return _words("groups", name, tabs, on)
+    words = _words("groups", name, tabs, on)
+    group = snapshot.current().group(name)
+    dead = dead_letter_counts.of_group(group.id) if "failures" in tabs and group else None
+    if dead is not None:
+        tone = "bad" if dead.unseen else "warn"
+        place = list(tabs).index("failures")
+        words["tabs"][place] = replace(words["tabs"][place], count=dead.messages, count_tone=tone)
+    return words
 
 
 def of_list(request: HttpRequest, on: str, *, name: str) -> dict[str, Any]:

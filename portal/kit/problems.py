@@ -7,8 +7,8 @@ failed jobs of the last day. What an alarm says is not said twice, and not at al
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from messagestore.nodes import registry
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.config import config
 from metadata.db.access import may
 from metadata.listing.overview_lists import OF_LAG, Overview
 from metadata.rules.alarm_rules import subject
@@ -33,16 +34,24 @@ OF_DEAD = ("dead_growing",)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should look at; `tone` is bad or warn; `since_ms` is that of an alarm."""
+    """Something that a person should look at; `tone` is bad or warn; `since_ms` is that of an alarm.
+
+    `more`: further problems of the same `group`, none of them worse.
+    """
 
     tone: str
     text: Text
     href: str = ""
     since_ms: int | None = None
+    group: str = ""
+    more: tuple[Problem, ...] = ()
 
 
 def problems(known: Overview, who: Actor) -> list[Problem]:
-    """All of them, the worse ones first."""
+    """Return all problems, the worse ones first, those of a group together.
+
+    Of groups that read from a node that does not answer, only the node is a problem.
+    """
     admin = may(who, "admin", "*")
     found = [
         *_alarms(known, admin),
@@ -51,7 +60,29 @@ def problems(known: Overview, who: Actor) -> list[Problem]:
         *_dead(known, who),
         *_jobs(known),
     ]
-    return sorted(found, key=lambda one: one.tone)  # bad before warn
+    held = _cut_off()
+    shown = [one for one in found if one.group not in held]
+    return _by_group(sorted(shown, key=lambda one: one.tone))  # bad before warn
+
+
+def _by_group(found: Iterable[Problem]) -> list[Problem]:
+    """Put the problems of each group behind its first one."""
+    firsts: dict[object, Problem] = {}
+    for number, problem in enumerate(found):
+        about = problem.group or number
+        first = firsts.get(about)
+        firsts[about] = problem if first is None else replace(first, more=(*first.more, problem))
+    return list(firsts.values())
+
+
+def _cut_off() -> set[str]:
+    """Return the groups that read a topic with queues on a node that does not answer."""
+    known, silent = snapshot.current(), set(outages.silent())
+    if not silent:
+        return set()
+    topics = {queue.topic_id for queue in known.queues.values() if known.nodes[queue.node_id].name in silent}
+    readers = {one.group_id for one in known.subscriptions.values() if one.topic_id in topics}
+    return {known.groups[group_id].name for group_id in readers if group_id in known.groups}
 
 
 def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
@@ -59,7 +90,8 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
         words = {"kind": rows.alarm_kind(one.kind), "name": one.name, "detail": rows.alarm_detail(one)}
         text = _("Alarm: %(kind)s, %(name)s: %(detail)s") if one.name else _("Alarm: %(kind)s: %(detail)s")
         href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
-        yield Problem("bad", text % words, href, one.since_ms)
+        about = subject(one.kind, one.name).group if one.kind in (*OF_LAG, *OF_DEAD) else ""
+        yield Problem("bad", text % words, href, one.since_ms, group=about)
     more = known.alarm_count - len(known.alarms)
     if more > 0:
         left = ngettext("%s more alarm", "%s more alarms", more)
@@ -97,7 +129,8 @@ def _stores(known: Overview, href: str) -> Iterator[Problem]:
 
 def _groups(known: Overview) -> Iterator[Problem]:
     """Yield groups that no alarm names, each once."""
-    late = [one.name for one in known.behind if (one.lag_ms or 0) > LATE_MS]
+    behind = [one for one in known.behind if (one.lag or 0) >= config.alarm_min_unread]
+    late = [one.name for one in behind if (one.lag_ms or 0) > LATE_MS]
     lines = (
         (known.unread, _("Group %s has unread messages in queues without a consumer.")),
         (known.stopped_behind, _("Group %s is paused and has unread messages.")),
@@ -108,7 +141,7 @@ def _groups(known: Overview) -> Iterator[Problem]:
     for names, text in lines:
         for name in names:
             if name not in said:
-                yield Problem("warn", text % name, to("group", name))
+                yield Problem("warn", text % name, to("group", name), group=name)
         said.update(names)
 
 
@@ -124,7 +157,7 @@ def _dead(known: Overview, who: Actor) -> Iterator[Problem]:
         )
         words = {"group": one.group, "count": count(one.messages), "when": at(one.newest_at_ms)}
         page = "failures" if may(who, "manage", one.group, what="group") else "group"
-        yield Problem("warn", text % words, to(page, one.group))
+        yield Problem("warn", text % words, to(page, one.group), group=one.group)
 
 
 def _jobs(known: Overview) -> Iterator[Problem]:

@@ -187,10 +187,15 @@ class SqliteNode(Node):
             raise NodeError(f"node {self._name} cannot be read: {error}") from None
 
     def literal(self, text: str) -> str:
-        return "'" + text.replace("'", "''") + "'"
+        # Written in hex where SQLite would end the statement at a NUL.
+        return f"CAST(x'{text.encode().hex()}' AS TEXT)" if "\0" in text else _quoted(text)
 
     def close(self) -> None:
         self._db.close()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _taken(fetch: Callable[[int], Rows], made: Callable[[Rows], T], body: int | None) -> tuple[list[T], bool]:

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from spark_tasks.errors import JobError
 from spark_tasks.nodes import plans
 from spark_tasks.nodes.columns import Column
 from spark_tasks.nodes.plans import Plan, Span
@@ -61,18 +62,33 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Return the end of the next micro-batch; `start` if there is nothing new. Raises JobError."""
+        self._check_same(start, self._planned())
         target = self._heads(start) if self._target is None else {**start, **self._target}
-        begin = {queue: start.get(queue, self._low(queue)) for queue in target}
+        begin = {queue: start[queue] if queue in start else self._low(queue) for queue in target}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return shared(begin, target, most)
 
     def reportLatestOffset(self) -> Offsets:
         return self._heads({})
 
+    def _check_same(self, start: Offsets, plan: Plan) -> None:
+        """Raise JobError if a stream that has begun has none of the topic's queues of now."""
+        now = {str(queue.queue) for queue in plan.queues}
+        if start and now and not now & start.keys():
+            before = ", ".join(sorted(start, key=int))
+            raise JobError(
+                f"none of the queues {before} of the checkpoint is a queue of topic {plan.topic}: it was "
+                "deleted and created again, or the checkpoint is of another topic. Start with a new "
+                "checkpoint location"
+            )
+
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         plan = self._planned()
+        self._check_same(start, plan)
         found: list[InputPartition] = []
         for name, last in end.items():
+            if start.get(name) == last:
+                continue  # a queue that the topic has lost stays where it is
             queue = plan.queue(int(name))
             first = start.get(name, queue.low)
             if first < last and first < queue.low:

@@ -94,6 +94,12 @@ def test_a_host_that_is_not_ours_is_refused(broker: Broker, settings: Any) -> No
     problem(broker.call("GET", "/topics", headers={"Host": "evil.example"}), 400, "malformed")
 
 
+def test_a_host_name_of_a_container_network_is_served(broker: Broker, settings: Any) -> None:
+    settings.ALLOWED_HOSTS = ["catmq_broker_1"]
+    assert broker.call("GET", "/topics", headers={"Host": "catmq_broker_1:8000"}).status_code == 200
+    problem(broker.call("GET", "/topics", headers={"Host": "catmq_broker_2"}), 400, "malformed")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [

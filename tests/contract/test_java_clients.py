@@ -410,6 +410,8 @@ def test_messages_of_other_clients_come_with_all_they_carry(broker: Broker, grou
     ]
     assert isinstance(first["sendTime"], int) and first["retryCount"] == 0
     assert (second["body"], second["head"]) == ("/w==", {"catmq-body": "base64"})
+    assert (second["bizId"], second["tag"]) == ("", ""), "as PMQ delivers them"
+    assert second["traceId"].endswith("-1"), "the id of the message"
 
 
 @pytest.mark.parametrize("wanted", [{"tags": "red"}, {"headers": {"colour": ["red"]}}])

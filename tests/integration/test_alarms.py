@@ -39,6 +39,7 @@ from metadata.models import (
     Queue,
 )
 from metadata.monitoring import alarms, dead_letter_counts, mails
+from metadata.monitoring.health_checks import Found
 from tests.support import failing, rows
 from tests.support.environment import ENGINE
 from tests.support.failing import ME, fail, failure_queues
@@ -146,7 +147,12 @@ def test_a_group_is_behind_by_its_own_limits_or_those_of_the_settings(queue: int
 def test_queues_with_unread_messages_and_no_consumer_are_an_alarm_after_a_while(queue: int) -> None:
     failing.send(b"a")
     Queue.objects.update(head_seen=1)
-    behind(1)
+    behind(9, age_s=100_000)
+    look()
+    turn_back(301)
+    look()
+    assert lasting() == [], "a few messages of a trial are no alarm"
+    behind(10)
     look()
     assert lasting("no_consumer") == []
     turn_back(301)
@@ -403,3 +409,36 @@ def test_an_alarm_that_is_raised_while_old_ones_go_stays(
     with connection.execute_wrapper(raises):
         assert alarms.prune() == 3
     assert lasting() == ["d"]
+
+
+@pytest.mark.one_engine
+def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = node_pools.node_of(queue).info.name
+    away = Found({node: "no answer"})
+    monkeypatch.setattr(alarm_job, "nodes_away", lambda: away)
+    behind(500_000, age_s=10_000)
+    look()
+    turn_back(301)
+    look()
+    assert lasting() == [node]
+    away.found.clear()
+    look()
+    assert "billing/orders" in lasting("lag")
+
+
+def test_all_alarms_are_acknowledged_that_somebody_may_each_with_an_audit_row(queue: int) -> None:
+    alarms.raise_alarm(kind="lag", name="billing/orders", detail="much")
+    alarms.raise_alarm(kind="unread_dropped", name="billing/orders", detail="some")
+    alarms.raise_alarm(kind="node_away", name="main", detail="no answer")
+    olga = owner(manage=["billing"])
+    assert alarms.acknowledgeable(actor=owner()) == []
+    chosen = alarms.acknowledgeable(actor=olga)
+    assert chosen == [("lag", "billing/orders"), ("unread_dropped", "billing/orders")]
+    with pytest.raises(Forbidden):
+        alarms.acknowledge_all(chosen=[("node_away", "main")], actor=olga)
+    assert alarms.acknowledge_all(chosen=chosen, actor=olga) == 2
+    assert alarms.acknowledge_all(chosen=chosen, actor=olga) == 0, "somebody was faster"
+    assert AuditLog.objects.filter(verb="acknowledge", actor_name="olga").count() == 2
+    assert alarms.acknowledgeable(actor=ME) == [("node_away", "main")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +15,11 @@ from metadata.cache import snapshot
 from metadata.db import clock
 from metadata.errors import Code, Conflict, Forbidden, Invalid, MetadataUnavailable, NotFound
 from metadata.groups import groups, subscription_rows
+from metadata.listing import consumer_lists
+from metadata.listing.pages import Wanted
 from metadata.membership import consumers, history, rebalance
 from metadata.membership.rebalance import Moves
-from metadata.models import AuditLog, ConsumerGroup, QueueOffset, Rebalance, RebalanceMove
+from metadata.models import AuditLog, ConsumerGroup, Heartbeat, QueueOffset, Rebalance, RebalanceMove
 from tests.support import rows
 from tests.support.rows import ME, Member
 
@@ -40,6 +43,17 @@ def joined(name: str) -> Member:
     member.beat()
     acquire(member)
     return member
+
+
+def test_a_heartbeat_of_a_moment_after_the_look_is_not_heard_before_it() -> None:
+    """The heartbeat may be written between the reading of the clock and that of the row."""
+    rows.world()
+    joined("a")
+    Heartbeat.objects.update(last_seen=clock.database_now() + timedelta(milliseconds=284))
+    (member,) = groups.describe(name="billing", actor=ME).members
+    assert member.heartbeat_age_ms == 0
+    (row,) = consumer_lists.consumers(wanted=Wanted(), actor=ME).items
+    assert row.silent_ms == 0
 
 
 # ------------------------------------------------------------------------------------------- history

@@ -20,7 +20,8 @@ from metadata.cache import snapshot
 from metadata.db.clock import database_now
 from metadata.errors import NodeUnavailable
 from metadata.groups import groups
-from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
+from metadata.membership import rebalance
+from metadata.models import ConsumerGroup, ConsumerGroupTopic, Rebalance, Sample, Topic
 from metadata.monitoring import counters, metrics_history, progress
 from metadata.rules.groups.progress import Progress
 
@@ -145,6 +146,18 @@ def test_a_group_without_members_or_subscriptions_has_no_trend() -> None:
     found = progress.of_group(group="lone", lags={})
     assert found is not None and found.said == Progress("no_members")
     assert progress.of_group(group="nobody", lags={}) is None
+
+
+def test_rebalances_that_take_no_queue_from_a_member_are_no_cause_of_lag() -> None:
+    group_id = ConsumerGroup.objects.values_list("pk", flat=True).get()
+    for name in ("a", "b", "c", "d"):
+        topics.create(name=name, queues=1, actor=ACTOR)
+        subscriptions.create(group="billing", topic=name, start="earliest", actor=ACTOR)
+        rebalance.settle(group_id)
+    assert Rebalance.objects.filter(group=group_id).count() >= 4
+    assert progress.lately(group_id=group_id).rebalances == 0
+    membership.join(group="billing", name="two", incarnation=str(uuid4()), actor=ACTOR)
+    assert progress.lately(group_id=group_id).rebalances == 1
 
 
 def test_many_groups_take_as_many_queries_as_one(django_assert_num_queries: Any) -> None:

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from messagestore.consume import offset_reset
+from messagestore.consume.offset_reset import Target
+from messagestore.inspect import copy_trail, delivery_status
+from messagestore.inspect.delivery_status import DeliveryStatus
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
@@ -22,6 +26,7 @@ from metadata.cache import snapshot
 from metadata.errors import CatmqError, Code, Conflict, Forbidden, NotFound, NoWritableQueue, Unavailable
 from tests.support import failing, moving
 from tests.support.failing import ME, fail, failure_queues
+from tests.support.tampering import plant
 
 
 @pytest.fixture
@@ -301,3 +306,73 @@ def test_dead_letters_of_a_key_are_found_by_scans_that_end(
     assert sorted(listed(key="a")) == ["0", "4", "8"]
     assert listed(key="a") == [body for body in listed() if body in {"0", "4", "8"}]
     assert listed(key="A") == listed(key="a", error="TypeError") == []
+
+
+def status(queue: int, offset: int) -> DeliveryStatus:
+    """The status of a message of topic `orders` in group `billing`."""
+    (message,) = [one for one in moving.stored(queue) if one.offset == offset]
+    (found,) = delivery_status.of_message(
+        topic="orders",
+        queue=queue,
+        offset=offset,
+        stored_at_ms=message.stored_at_ms,
+        actor=ME,
+        message=message,
+    )
+    return found
+
+
+def commit(queue: int, offset: int) -> None:
+    plant(queue, f"UPDATE reader SET committed = {offset} WHERE queue_id = {queue}")
+
+
+def test_a_dead_letter_is_seen_however_many_died_after_it(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(queue, b"a", *(b"%d" % n for n in range(9)))
+    commit(queue, 10)
+    monkeypatch.setattr(dead_letters, "SCAN", 2)
+    monkeypatch.setattr(delivery_status, "LOOKED", 2)
+    assert (status(queue, 0).state, status(queue, 0).partly) == ("dead", False)
+    # Without a record, when it is older than two days, the dead letters are searched.
+    monkeypatch.setattr(copy_trail, "_is_recorded", lambda stored_at_ms: False)
+    monkeypatch.setattr(copy_trail._Walk, "_reset_counts", lambda walk, queue: ())
+    assert status(queue, 0).state == "dead"
+    monkeypatch.setattr(delivery_status, "MOST_PAGES", 0)
+    assert (status(queue, 0).state, status(queue, 0).partly) == ("read", True), "never surely handled"
+
+
+def test_a_death_and_its_redrive_stay_in_the_life_of_a_message(queue: int) -> None:
+    kill(queue, b"a")
+    failing.send(b"b")
+    commit(queue, 2)
+    assert (status(queue, 1).state, status(queue, 1).partly) == ("read", False)
+    redrives.request(group="billing", to="group", everything=True, actor=ME)
+    drive()
+    waits = status(queue, 0)
+    assert (waits.state, len(waits.redrives)) == ("waiting", 1)
+    assert come_back() == [b"a"]
+    assert status(queue, 0).state == "waiting", "in the retry topic, and not read"
+    for retries in failure_queues():
+        commit(retries, 1)
+    handled = status(queue, 0)
+    assert (handled.state, handled.partly, len(handled.redrives)) == ("read", False, 1)
+
+
+def test_a_deleted_dead_letter_is_not_handled(queue: int) -> None:
+    kill(queue, b"a")
+    commit(queue, 1)
+    dead_letters.drop(group="billing", actor=ME, everything=True)
+    assert status(queue, 0).state == "removed"
+
+
+def test_a_message_that_a_filter_or_a_reset_passed_over_is_not_handled(queue: int) -> None:
+    failing.send(b"a")
+    failing.change(tags="new")
+    commit(queue, 1)
+    assert status(queue, 0).skipped_by == "filter"
+    failing.change(tags="")
+    assert status(queue, 0).state == "read"
+    commit(queue, 0)
+    offset_reset.reset(group="billing", target=Target(to="latest"), actor=ME)
+    assert status(queue, 0).skipped_by == "reset"

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark_tasks.errors import JobError
+from spark_tasks.nodes import plans
+from spark_tasks.nodes.connection import SqliteNode
+from spark_tasks.nodes.plans import Address, Plan, PlannedQueue
+from spark_tasks.reading.options import parsed
+from spark_tasks.reading.streaming import CatmqStreamReader
 from tests.spark.programs.stream_to_files import stream
 from tests.spark.stage import Stage
 from tests.support.environment import ROOT
@@ -69,3 +78,27 @@ def start(stage: Stage, topic: str, directory: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(DRIVER), topic, str(directory)]
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+
+
+def test_a_checkpoint_of_a_topic_that_was_created_again_says_why_it_cannot_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    where = Address("main", "sqlite", "", 0, str(tmp_path / "main.db"), "", "", "")
+    queues = [PlannedQueue(id, id - 7, f"message_{id}", 0, 10, (), where) for id in (7, 8)]
+    monkeypatch.setattr(plans, "fetch", lambda topic, url: Plan(topic, tuple(queues)))
+    reader = CatmqStreamReader(parsed({"topic": "orders"}), ())
+    with pytest.raises(JobError, match=r"queues 3, 4 .* deleted and created again"):
+        reader.latestOffset({"4": 9, "3": 9}, ReadAllAvailable())
+    with pytest.raises(JobError, match="new checkpoint location"):
+        reader.partitions({"3": 9}, {"3": 9, "7": 10})
+    assert reader.latestOffset({"3": 9, "7": 2}, ReadAllAvailable()) == {"3": 9, "7": 10, "8": 10}
+    assert len(reader.partitions({"3": 9, "7": 2}, {"3": 9, "7": 10})) == 1, "one queue was removed"
+
+
+def test_a_key_with_a_nul_is_a_literal_of_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "main.db"
+    sqlite3.connect(path).close()
+    node = SqliteNode(Address("main", "sqlite", "", 0, str(path), "", "", ""))
+    for text in ("a\0b", "o'b", "ü"):
+        assert node._db.execute(f"SELECT {node.literal(text)}").fetchone() == (text,)
+    node.close()

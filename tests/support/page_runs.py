@@ -48,6 +48,7 @@ NOT_RUN = {
     "how-to/move-celery-from-redis.md": "parts of a project; tests/acceptance/programs/celery_shop.py is one",
     "how-to/move-from-pmq.md": "needs PMQ; tests/integration/site/test_import_pmq.py has its tables",
     "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
+    "how-to/put-it-behind-a-proxy.md": "needs nginx; test_portal_errors.py has what a proxy lacks",
     "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the same ways",
     "how-to/move-from-django-q2.md": "parts of a project; examples/shop has the same calls",
     "how-to/restart-safely.md": "restarts servers; tests/acceptance/scenarios/restarts.py does",

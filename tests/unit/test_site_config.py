@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from catmq_site.databases import databases
-from metadata.config import Config, ConfigError, load, parse_database_url
+from metadata.config import HOME, Config, ConfigError, load, parse_database_url
 
 
 def loaded(directory: Path, **variables: str) -> Config:
@@ -154,3 +158,32 @@ def test_a_broker_waits_less_for_metadata_than_a_command(tmp_path: Path) -> None
         config = loaded(tmp_path, CATMQ_DATABASE_URL=url, CATMQ_PROCESS=process)
         limits.append(databases(config)["default"]["OPTIONS"]["read_timeout"])
     assert limits == [2, 60]
+
+
+# Django settings of applications, and a constant.
+ELSEWHERE = {"CATMQ_OUTBOX", "CATMQ_PORTAL_URL", "CATMQ_VERSION"}
+FOLDERS = (
+    "catmq_site", "metadata", "messagestore", "brokerapi", "portal", "client/src", "spark_tasks", "docs",
+)  # fmt: skip
+READ = re.compile(r"\bCATMQ_[A-Z][A-Z0-9_]*[A-Z0-9]\b")
+
+
+def test_every_variable_that_code_or_documentation_names_can_be_exported(tmp_path: Path) -> None:
+    every = [path for folder in FOLDERS for path in (HOME / folder).rglob("*")]
+    files = [path for path in every if path.suffix in (".py", ".md")]
+    named = {name for path in [*files, HOME / "README.md"] for name in READ.findall(path.read_text())}
+    assert {"CATMQ_PMQ_URL", "CATMQ_CA_FILE", "CATMQ_ALARM_LAG"} <= named
+    loaded(tmp_path, **dict.fromkeys(named - ELSEWHERE, ""))
+
+
+def test_a_command_runs_with_its_variable_exported(tmp_path: Path) -> None:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "CATMQ_DATA_DIR": str(tmp_path),
+        "CATMQ_PMQ_URL": "mysql://u:secret@127.0.0.1:1/pmq",
+    }
+    for command in (["migrate", "-v0"], ["import_pmq"]):
+        done = subprocess.run(
+            [sys.executable, "manage.py", *command], cwd=HOME, env=environ, capture_output=True, text=True
+        )
+    assert (done.returncode, "127.0.0.1:1/pmq does not answer" in done.stderr) == (3, True), done.stderr

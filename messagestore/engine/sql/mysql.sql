@@ -537,6 +537,21 @@ SELECT batch_id, 0, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
 SELECT batch_id, -1, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED)
   FROM dead_message WHERE batch_id IN ({batches})
 
+-- Copies of one message (messagestore/inspect/copy_trail.py), by ids that follow from the message.
+
+-- name: select_batch_places
+SELECT batch_id, queue_id, first_offset, message_count, CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED)
+  FROM sent_batch WHERE batch_id IN ({batches})
+
+-- name: select_waiting_copies
+SELECT batch_id, id, CAST(UNIX_TIMESTAMP(due_at) * 1000 AS SIGNED), attempt, origin
+  FROM delayed_message WHERE batch_id IN ({batches})
+
+-- name: select_dead_copies
+SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), attempts, error_class, error,
+       origin, msg_key, tag, trace_id, LENGTH(body), batch_id
+  FROM dead_message WHERE group_id = :group_id AND batch_id IN ({batches})
+
 -- name: count_waiting
 SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
 
@@ -606,6 +621,17 @@ SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), a
    AND died_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND
    AND (died_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND OR id >= :from_id)
    AND msg_key = :msg_key
+ ORDER BY died_at DESC, id DESC LIMIT :most
+
+-- name: search_dead_origin
+SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), attempts, error_class, error,
+       origin, msg_key, tag, trace_id, LENGTH(body)
+  FROM dead_message FORCE INDEX ({by})
+ WHERE {where} AND died_at <= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND
+   AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
+   AND died_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND
+   AND (died_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND OR id >= :from_id)
+   AND SUBSTR(origin, 1, CHAR_LENGTH(:origin)) = :origin
  ORDER BY died_at DESC, id DESC LIMIT :most
 
 -- name: summarize_dead

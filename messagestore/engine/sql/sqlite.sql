@@ -365,6 +365,21 @@ SELECT batch_id, 0, stored_at FROM delayed_message WHERE batch_id IN ({batches})
  UNION
 SELECT batch_id, -1, died_at FROM dead_message WHERE batch_id IN ({batches})
 
+-- Copies of one message (messagestore/inspect/copy_trail.py), by ids that follow from the message.
+
+-- name: select_batch_places
+SELECT batch_id, queue_id, first_offset, message_count, stored_at
+  FROM sent_batch WHERE batch_id IN ({batches})
+
+-- name: select_waiting_copies
+SELECT batch_id, id, due_at, attempt, origin
+  FROM delayed_message WHERE batch_id IN ({batches})
+
+-- name: select_dead_copies
+SELECT id, group_id, topic_id, died_at, attempts, error_class, error,
+       origin, msg_key, tag, trace_id, LENGTH(body), batch_id
+  FROM dead_message WHERE group_id = :group_id AND batch_id IN ({batches})
+
 -- name: count_waiting
 SELECT queue_id, COUNT(*) FROM delayed_message WHERE queue_id IN ({queues}) GROUP BY queue_id
 
@@ -425,6 +440,13 @@ SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, ms
   FROM dead_message INDEXED BY {by}
  WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)
    AND died_at >= :from_ms AND (died_at > :from_ms OR id >= :from_id) AND msg_key = :msg_key
+ ORDER BY died_at DESC, id DESC LIMIT :most
+
+-- name: search_dead_origin
+SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, msg_key, tag, trace_id, LENGTH(body)
+  FROM dead_message INDEXED BY {by}
+ WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)
+   AND died_at >= :from_ms AND (died_at > :from_ms OR id >= :from_id) AND SUBSTR(origin, 1, LENGTH(:origin)) = :origin
  ORDER BY died_at DESC, id DESC LIMIT :most
 
 -- name: summarize_dead

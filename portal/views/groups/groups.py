@@ -17,7 +17,8 @@ from metadata.groups.groups import GroupView, MemberView
 from metadata.groups.subscription_rows import SubscriptionView
 from metadata.listing import chart_marks, topic_lists
 from metadata.listing.topic_lists import GroupRow
-from metadata.monitoring import metrics_history
+from metadata.monitoring import dead_letter_counts, metrics_history
+from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.monitoring.metrics_history import Pace
 from metadata.monitoring.progress import GroupProgress
 from metadata.rules.groups.lagging import LONG_MS
@@ -45,6 +46,7 @@ from portal.kit.tables import (
     wanted,
     when,
 )
+from portal.templatetags.shapes import at
 from portal.views.groups import leases, resetting
 
 
@@ -95,7 +97,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         **places.of_group(request, name, "group"),
         live=True,
         actions=_actions(view) if manages else [],
-        tiles=_tiles(view, offsets, metrics_history.pace(**whose), found),
+        tiles=_tiles(view, offsets, metrics_history.pace(**whose), found, manages=manages),
         leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
         rates=charts.rates(points, marks),
         lags=charts.lags(points, marks),
@@ -128,10 +130,18 @@ def _actions(view: GroupView) -> list[Link]:
 
 
 def _tiles(
-    view: GroupView, offsets: Sequence[QueueLag], now: Pace, found: GroupProgress | None
+    view: GroupView,
+    offsets: Sequence[QueueLag],
+    now: Pace,
+    found: GroupProgress | None,
+    *,
+    manages: bool,
 ) -> list[Fact]:
     oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
     state, tone, trend = progress.state(found)
+    dead = dead_letter_counts.of_group(view.id)
+    if dead is not None and dead.unseen and tone == "ok":
+        tone = "warn"  # it reads, but not all of it was handled
     return [
         Fact(_("State"), state, tone=tone, kind="words", note=trend),
         Fact(_("Handled per second"), now.handled, kind="rate"),
@@ -141,7 +151,18 @@ def _tiles(
         Fact(_("Oldest unread"), oldest, kind="lasts", tone="warn" if (oldest or 0) > rows.LATE_MS else ""),
         *(leases.tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
+        *_dead_letters(view.name, dead, manages=manages),
     ]
+
+
+def _dead_letters(group: str, dead: GroupDeadLetters | None, *, manages: bool) -> list[Fact]:
+    """Return the tile of a group's dead letters; none for a group without any."""
+    if dead is None:
+        return []
+    tone = "bad" if dead.unseen else "warn"
+    newest = _("the newest: %s") % at(dead.newest_at_ms)
+    href = to("failures", group) if manages else ""
+    return [Fact(_("Dead letters"), dead.messages, href, tone, kind="number", note=newest)]
 
 
 def _matrices(request: HttpRequest, view: GroupView, offsets: Sequence[QueueLag]) -> list[Matrix]:
@@ -208,7 +229,10 @@ def _position(one: QueueLag) -> Cell:
 
 
 def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
-    return rows.state("away" if one.head is None else "stopped" if one.queue in stopped else "ok")
+    """Describe whether the queue can be read, which does not say that its messages are handled."""
+    if one.head is None or one.queue in stopped:
+        return rows.state("away" if one.head is None else "stopped")
+    return badge(_("open"))
 
 
 def _silent_ms(member: MemberView | None) -> int | None:

@@ -84,33 +84,60 @@ def _in_group(one: DeliveryStatus) -> Iterator[Step]:
     if one.first_failed_at_ms is not None:
         title = _("%s: failed first") % one.group
         yield Step(title, _error(one), one.first_failed_at_ms, "warn", href)
+    for redrive in one.redrives:
+        yield Step(_("%s: dead letter") % one.group, "", redrive.died_at_ms, "bad", href)
+        title = _("%s: redriven from the dead letters") % one.group
+        yield Step(title, "", redrive.at_ms, "warn", href)
+    after = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(one.attempt)
     if one.state == "unread":
         ahead = one.ahead or 0
         text = ngettext("%s message comes before it.", "%s messages come before it.", ahead) % count(ahead)
         yield Step(_("%s: not read yet") % one.group, text, None, "warn", href)
     elif one.state == "read":
-        yield Step(_("%s: handled") % one.group, _handled(one), one.by_ms, "ok", href)
+        yield _read(one, href)
+    elif one.state == "skipped":
+        yield Step(_("%s: skipped") % one.group, _skipped(one), one.by_ms, "", href)
     elif one.state == "waiting":
-        text = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(one.attempt)
-        yield Step(_("%s: waiting for a retry") % one.group, text, one.at_ms, "warn", href)
+        yield Step(_("%s: waiting for a retry") % one.group, after, one.at_ms, "warn", href)
     else:
-        text = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(one.attempt)
-        page = to("dead", one.group, one.dead_id)
-        yield Step(_("%s: dead letter") % one.group, text, one.at_ms, "bad", page)
+        page = to("dead", one.group, one.dead_id) if one.dead_id else href
+        yield Step(_("%s: dead letter") % one.group, after, one.at_ms, "bad", page)
+        if one.state == "removed":
+            text = _("It was redriven to its topic, deleted, or has expired.")
+            yield Step(_("%s: no longer a dead letter") % one.group, text, None, "", href)
 
 
 def _error(one: DeliveryStatus) -> Text:
     return _("The last error: %s") % one.error if one.error else ""
 
 
-def _handled(one: DeliveryStatus) -> Text:
-    """Describe how sure it is that a message was handled, and when."""
+def _read(one: DeliveryStatus, href: str) -> Step:
+    """Describe a committed message; it is "handled" only if no failure of it can have been overlooked."""
     said: list[Text] = []
+    if one.attempt:
+        said.append(
+            ngettext("After %s failed attempt.", "After %s failed attempts.", one.attempt)
+            % count(one.attempt)
+        )
     if one.after_ms is not None and one.by_ms is not None:
         times = {"after": at(one.after_ms), "by": at(one.by_ms)}
         said.append(_("Committed between %(after)s and %(by)s UTC.") % times)
     elif one.by_ms is None:
         said.append(_("The time is not recorded."))
-    if one.partly:
-        said.append(_("It may be waiting for a retry: not all failures were looked through, or you may not."))
-    return " ".join(map(str, said))
+    if not one.partly:
+        return Step(_("%s: handled") % one.group, " ".join(map(str, said)), one.by_ms, "ok", href)
+    said.append(
+        _(
+            "It is not known whether it failed: records are older than two days, a node is away, "
+            "or you may not manage the group."
+        )
+    )
+    return Step(_("%s: committed") % one.group, " ".join(map(str, said)), one.by_ms, "", href)
+
+
+def _skipped(one: DeliveryStatus) -> Text:
+    return {
+        "reset": _("The group's offset was reset to one behind it."),
+        "filter": _("The subscription's filter does not take it."),
+        "start": _("The subscription began behind it."),
+    }[one.skipped_by]

@@ -139,7 +139,12 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
     body = bodies.shown(one.body)
     statuses = delivery_status.of_message(
-        topic=topic, queue=one.queue, offset=one.offset, stored_at_ms=one.stored_at_ms, actor=actor(request)
+        topic=topic,
+        queue=one.queue,
+        offset=one.offset,
+        stored_at_ms=one.stored_at_ms,
+        actor=actor(request),
+        message=None if found.masked else one,  # a masked message has no headers to try filters on
     )
     traces = handling_traces.of_message(queue=one.queue, offset=one.offset, actor=actor(request))
     place = places.of_topic(topic, "messages")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from json import dumps, loads
 from typing import Any
 
+from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
+from django.utils.translation import ngettext
 
 from metadata.actors import Actor
 from metadata.config import config
 from metadata.db.access import LOOK
+from metadata.errors import NotFound
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AlarmRow
 from metadata.monitoring import alarms, mails
@@ -34,6 +38,7 @@ from portal.kit.tables import (
 )
 from portal.templatetags.shapes import at, count
 
+MOST_NAMED = 20  # alarms in the preview of an acknowledgement
 SHOWN: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
 
 
@@ -58,7 +63,11 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     filters = [Link(words[one], f"{to('alarms')}?show={one}", "on" if one == shown else "") for one in SHOWN]
     table = listed(request, columns, found, empty=_none(shown))
     intro = _mails() if admin else ""
-    return pages.list_page(request, _("Alarms"), table, section="alarms", filters=filters, intro=intro)
+    may_all = shown == "lasting" and alarms.acknowledgeable(actor=who)
+    actions = [Link(_("Acknowledge all"), to("alarms-acknowledge"))] if may_all else []
+    return pages.list_page(
+        request, _("Alarms"), table, section="alarms", filters=filters, intro=intro, actions=actions
+    )
 
 
 def _none(shown: str) -> Empty:
@@ -105,6 +114,19 @@ def _care(row: AlarmRow, who: Actor) -> Cell:
     return text(_("acknowledge"), to("alarm-acknowledge", row.kind, row.name))
 
 
+class ChosenAlarms(forms.Form):
+    """The alarms that a preview named, so that none that is raised meanwhile is acknowledged unseen."""
+
+    chosen = forms.CharField(widget=forms.HiddenInput, max_length=500_000)
+
+    def clean_chosen(self) -> list[tuple[str, str]]:
+        try:
+            pairs = [(str(kind), str(name)) for kind, name in loads(self.cleaned_data["chosen"])]
+        except (TypeError, ValueError):
+            raise forms.ValidationError(_("This form has expired. Open its page again.")) from None
+        return pairs
+
+
 class Acknowledge(Action):
     """Says that somebody looks after an alarm."""
 
@@ -136,3 +158,46 @@ class Acknowledge(Action):
     def run(self, fields: dict[str, Any]) -> Text:
         alarms.acknowledge(kind=self.word("kind"), name=self.name, actor=self.actor)
         return _("The alarm is acknowledged.")
+
+
+class AcknowledgeAll(Action):
+    """Acknowledge every active alarm that the person may acknowledge and that the preview named."""
+
+    right = LOOK  # the verb asks for more, by what each alarm is about
+    what = "alarm"
+    section = "alarms"
+    title = lazy("Acknowledge all alarms")
+    button = lazy("Acknowledge all")
+    everywhere = True
+    back_to = ("alarms",)
+    form_class = ChosenAlarms
+
+    def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
+        chosen = alarms.acknowledgeable(actor=self.actor)
+        if not chosen:
+            raise NotFound(_("There is no active alarm that you may acknowledge."))
+        return self._ask(ChosenAlarms({"chosen": dumps(chosen)}))
+
+    def preview(self, fields: dict[str, Any]) -> Preview:
+        """Name the alarms. Raises Forbidden if one of them is not the person's to acknowledge."""
+        for kind, name in fields["chosen"]:
+            alarms.require_manage(self.actor, subject(kind, name))
+        effects: list[Text] = [
+            _(
+                "Your name is shown with each alarm. "
+                "The overview does not mention it until it is raised again."
+            )
+        ]
+        named: list[Text] = [
+            f"{rows.alarm_kind(kind)}: {name}" for kind, name in fields["chosen"][:MOST_NAMED]
+        ]
+        more = len(fields["chosen"]) - MOST_NAMED
+        if more > 0:
+            named.append(ngettext("%s more alarm", "%s more alarms", more) % count(more))
+        if any(kind in ONCE for kind, _name in fields["chosen"]):
+            effects.append(_("Alarms that report a past event end."))
+        return Preview(effects=[*effects, *named])
+
+    def run(self, fields: dict[str, Any]) -> Text:
+        done = alarms.acknowledge_all(chosen=fields["chosen"], actor=self.actor)
+        return ngettext("%s alarm is acknowledged.", "%s alarms are acknowledged.", done) % count(done)

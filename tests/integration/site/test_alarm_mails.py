@@ -20,6 +20,7 @@ from django.test import override_settings
 
 from catmq_site.jobs import alarm_mails, schedules
 from catmq_site.management.commands import send_test_mail
+from metadata.brokers import discovery
 from metadata.config import config
 from metadata.db.clock import database_now
 from metadata.groups import groups
@@ -285,3 +286,13 @@ def test_the_command_sends_a_test_mail_or_says_why_not(box: Box, monkeypatch: py
     monkeypatch.setattr(send_test_mail, "config", config)
     with pytest.raises(CommandError, match="CATMQ_SMTP_URL"):
         call_command("send_test_mail", "you@x.org")
+
+
+def test_a_mail_of_a_command_links_to_a_broker_that_lives(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = discovery.BrokerView("b1", "http://mq.example:8100", "in", True, "0.1.0", 0, 0, None)
+    monkeypatch.setattr(discovery._memory, "views", (replace(lives, alive=False, url="http://gone"), lives))
+    assert alarm_mails._foot().endswith("http://mq.example:8100/alarms")
+    monkeypatch.setattr(discovery._memory, "views", ())
+    assert alarm_mails._foot().endswith(f"{config.broker_url}/alarms")

@@ -95,6 +95,7 @@ def test_the_report_says_what_would_be_made_and_nothing_is(shop: Pmq, url: str) 
         "is delayed by 30 s",
         "is stopped there in 4 of 4 queues",
         "has lag thresholds 500 to 1000 there",
+        "settings of retries are not taken over, those of the topic hold: retry_count ",
         "Offsets are not taken over",
         "Nothing was written",
     ):

@@ -119,9 +119,9 @@ def quiet(ada: Client, kind: str, name: str) -> bool:
 
 
 def unread() -> None:
-    """Two messages of `orders` that nobody has read for an hour, as the jobs that look at nodes saw them."""
-    failing.send(b"a", b"b")
-    Queue.objects.filter(topic__name="orders").update(head_seen=2)
+    """Ten messages of `orders` that nobody has read for an hour, as the jobs that look at nodes saw them."""
+    failing.send(*[b"a"] * 10)
+    Queue.objects.filter(topic__name="orders").update(head_seen=10)
     assert lag.record() >= 1
     ConsumerGroupTopic.objects.filter(lag__gt=0).update(lag_ms=3_600_000)
 
@@ -280,3 +280,22 @@ def test_alarm_addresses_must_be_addresses(queue: int, ada: Client, wrong: str) 
     assert not Alarm.objects.exists()
     good = {"alarm_emails": "a@x.org; b@x.org", "owners": "olga", "department": "sales", "description": "r"}
     assert groups.update(name="billing", settings=good, actor=ME).alarm_emails == good["alarm_emails"]
+
+
+def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_at_once(
+    queue: int, ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("lag", "no_consumer", "dead_growing"):
+        name = "billing" if kind == "dead_growing" else "billing/orders"
+        alarms.raise_alarm(kind=kind, name=name, detail="much")
+    page = text(ada.get("/"))
+    assert "One problem needs attention" in page and page.count('aria-label="critical"') == 3
+    monkeypatch.setattr(outages, "silent", lambda: [node_pools.node_of(queue).info.name])
+    page = text(ada.get("/"))
+    verdict = page.partition('role="status"')[2].partition('class="tiles"')[0]
+    assert "does not answer" in verdict and "billing" not in verdict
+    preview = ada.get("/acknowledge/alarms")
+    assert text(preview).count("billing/orders") >= 2 and len(alarms.acknowledgeable(actor=ME)) == 3
+    assert "3 alarms are acknowledged." in text(confirm(ada, "/acknowledge/alarms", preview))
+    assert alarms.acknowledgeable(actor=ME) == []
+    assert ada.get("/acknowledge/alarms").status_code == 404

@@ -80,3 +80,19 @@ def test_every_code_of_a_refusal_that_a_page_can_meet_has_words() -> None:
         "foreign_keys", "internal", "request_timeout",
     }  # fmt: skip
     assert {str(one) for one in Code} - {str(one) for one in error_words.WORDS} == of_programs
+
+
+@pytest.mark.parametrize(
+    ("origin", "secure", "said"),
+    [
+        ("https://testserver", False, "Set CATMQ_TRUSTED_PROXIES"),
+        ("http://elsewhere", False, "let it pass the Host header on"),
+        ("https://testserver", True, "reload the page and try again"),
+    ],
+)
+def test_a_form_that_a_proxy_spoils_names_the_setting(
+    metadata_db: None, origin: str, secure: bool, said: str
+) -> None:
+    client = Client(enforce_csrf_checks=True)
+    answer = client.post("/login", {"username": "ada"}, secure=secure, headers={"origin": origin})
+    assert answer.status_code == 403 and said in text(answer)

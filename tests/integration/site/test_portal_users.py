@@ -82,3 +82,18 @@ def test_a_deletion_needs_the_name_once_more_an_account_and_an_administrator(ada
     with pytest.raises(Forbidden):
         accounts.delete(name="bob", confirm="bob", actor=somebody)
     assert names() == ["ada", "bob"] and not AuditLog.objects.filter(verb="delete").exists()
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize(
+    ("rights", "sentence"),
+    [
+        ({"browse": "*"}, "bob sees names, states and figures, and reads messages of *."),
+        ({"manage": "a*"}, "bob sees names, states and figures, but no headers or bodies of messages."),
+    ],
+)
+def test_the_preview_of_an_account_says_whether_it_reads_messages(
+    ada: Client, rights: dict[str, str], sentence: str
+) -> None:
+    seen = filled(ada, "/create/user", name="bob", password="enough characters", **rights)
+    assert sentence in text(seen)

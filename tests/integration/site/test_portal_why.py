@@ -148,9 +148,10 @@ def failures(world: World) -> None:
 def rebalances(world: World) -> None:
     falling(world, 60, 60, 60, 60)
     for n in range(5):
-        Rebalance.objects.create(
+        made = Rebalance.objects.create(
             group=ConsumerGroup.objects.get(), generation=100 + n, cause="m2 left", at=database_now()
         )
+        made.moves.create(queue_id=world.queues[0], from_member="m2", to_member="m1")
 
 
 def reset(world: World) -> None:
@@ -236,3 +237,20 @@ def test_the_page_shows_what_the_process_of_a_member_does(world: World) -> None:
     card = page.partition("Processes of the members")[2].partition("</table>")[0]
     assert "1 of 4" in card and "orders/0:7" in card
     assert f'href="/messages/orders/{world.queues[0]}-7"' in card
+
+
+def test_dead_letters_are_on_the_first_page_of_a_group(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "FRESH_MS", 60_000)
+    send(world, 3)
+    page = world.browser.get("/groups/billing").content.decode()
+    assert "Dead letters</span>" not in page and 'class="tile ok"' in page
+    assert 'class="badge ok">ok<' not in page, "an open queue does not tell that its messages are handled"
+    group = ConsumerGroup.objects.get(name="billing")
+    now = database_now()
+    DeadLetterCount.objects.create(group_ref=group.pk, messages=1_500, newest_at=now, counted_at=now)
+    page = world.browser.get("/groups/billing").content.decode()
+    assert 'class="tile bad" href="/groups/billing/failures"><span class="label">Dead letters</span>' in page
+    assert 'dead letters <span class="badge bad">1,500</span></a>' in page and 'class="tile ok"' not in page
+    DeadLetterCount.objects.update(seen_at=now)
+    page = world.browser.get("/groups/billing").content.decode()
+    assert 'dead letters <span class="badge warn">1,500' in page

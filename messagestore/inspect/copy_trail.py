@@ -1,0 +1,241 @@
+"""The trail of one message's failures in one group: which copies were made of it, and where the last one is.
+
+The id of a copy follows from the message that failed (`failure_rules.copy_id`), so each step is a look-up by
+an index, however many other messages of the group failed. Records of copies are kept for
+`batches.KEPT_HOURS`; a trail that begins or ends in older times is not complete.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from messagestore import sweeping
+from messagestore.engine.mysql_session import Session
+from messagestore.engine.origins import Origin
+from messagestore.pool import node_pools
+from messagestore.produce import batches, delayed_store
+from messagestore.produce.delayed_delivery import moved_id
+from messagestore.tables import dead_letter_sql, failure_sql, reader_sql
+from messagestore.tables.dead_letter_sql import DeadRow
+from messagestore.tables.failure_sql import CopyPlace, WaitingCopy
+from messagestore.tables.shares import run_sql
+from metadata.cache import snapshot
+from metadata.cache.snapshot_types import NodeInfo
+from metadata.errors import CatmqError
+from metadata.rules.groups import failure_rules
+
+MAX_STEPS = 100  # look-ups of one trail: a handler with more retries is followed so far
+MAX_RESETS = 20  # the newest resets of a position under which a failure is looked for
+MARGIN_MS = 3_600_000  # records that are about to be deleted are not relied on
+DEAD_DELAY_MS = 250  # `insert_dead` reads the clock twice: for the record, and then for the dead letter
+
+End = Literal["none", "waiting", "due", "read", "dead", "removed", "unknown"]
+
+
+class Redriven(NamedTuple):
+    """A redrive to the group: when its message died, and when it was brought back."""
+
+    died_at_ms: int
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Trail:
+    """Copies of a message. `end` says what is known of the last one:
+
+    none: the message never failed; waiting: for its time; due: in the retry topic and not read yet; read: a
+    retry was committed and did not fail; dead; removed: dead, then redriven to the topic, deleted or expired;
+    unknown: records are missing, or a node does not answer. `failed` is the number of failures since the
+    message was sent or redriven.
+    """
+
+    end: End = "none"
+    failed: int = 0
+    at_ms: int | None = None
+    origin: Origin | None = None
+    dead: DeadRow | None = None
+    dead_node: int = 0
+    redrives: list[Redriven] = field(default_factory=list)
+
+
+class _Place(NamedTuple):
+    """A message that may have failed, in its topic's queue or in one of the retry topic."""
+
+    queue: int
+    offset: int
+    stored_at_ms: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Records:
+    """What retry nodes have under some ids."""
+
+    places: dict[bytes, tuple[int, CopyPlace]] = field(default_factory=dict)  # with the node
+    waiting: dict[bytes, WaitingCopy] = field(default_factory=dict)
+    dead: dict[bytes, tuple[int, DeadRow]] = field(default_factory=dict)  # with the node
+    complete: bool = True
+
+    def has(self, batch: bytes) -> bool:
+        return batch in self.places or batch in self.waiting or batch in self.dead
+
+
+def follow(*, group_id: int, topic_id: int, queue: int, offset: int, stored_at_ms: int) -> Trail:
+    """Follow the failures of a message that a group has committed, to its last copy."""
+    subscription = snapshot.current().subscription(group_id, topic_id)
+    if subscription is None:
+        return Trail("unknown")
+    walk = _Walk(group_id, subscription.id)
+    try:
+        walk.run(_Place(queue, offset, stored_at_ms, 0))
+    except CatmqError:  # a node is away: say what is known
+        walk.trail.end = "unknown"
+    return walk.trail
+
+
+class _Walk:
+    def __init__(self, group_id: int, subscription_id: int) -> None:
+        self.trail = Trail()
+        self._group_id = group_id
+        self._subscription_id = subscription_id
+        self._is_share = snapshot.current().groups[group_id].is_share
+
+    def run(self, place: _Place) -> None:
+        """Walk from the message to its first copy, and from each copy to the next."""
+        batch: bytes | None = None
+        for _ in range(MAX_STEPS):
+            if batch is None:
+                batch = self._failure_of(place)
+                if batch is None:
+                    return
+                self.trail.failed = place.attempt + 1
+            following = self._after(batch)
+            if following is None:
+                return
+            if isinstance(following, _Place):
+                place, batch = following, None
+            else:
+                batch = following
+        self.trail.end = "unknown"
+
+    def _failure_of(self, place: _Place) -> bytes | None:
+        """Return the id of the copy that a failure at a place made; None, and the end, if it made none."""
+        ids = [
+            failure_rules.copy_id(
+                stored_at_ms=place.stored_at_ms,
+                subscription=self._subscription_id,
+                queue=place.queue,
+                offset=place.offset,
+                attempt=place.attempt + 1,
+                reset_count=reset_count,
+            )
+            for reset_count in self._reset_counts(place.queue)
+        ]
+        records = self._ask(ids)
+        copies = [batch for batch in ids if records.has(batch)]
+        if copies:
+            return copies[0]  # after a reset a message is read again: the newest reading counts
+        # Without a record, a message that was committed long ago may have failed all the same.
+        is_sure = records.complete and _is_recorded(place.stored_at_ms)
+        self.trail.end = ("read" if place.attempt else "none") if is_sure else "unknown"
+        return None
+
+    def _reset_counts(self, queue: int) -> Sequence[int]:
+        """Return the numbers of resets under which the group may have read a queue, the newest first."""
+        with node_pools.node_of(queue).reading() as session:
+            fence = failure_sql.read_fences(session, group_id=self._group_id, queues=[queue]).get(queue)
+        newest = fence.reset_count if fence is not None else 0
+        return range(newest, max(-1, newest - MAX_RESETS), -1)
+
+    def _ask(self, ids: Sequence[bytes]) -> _Records:
+        """Look some ids up on every retry node: a retry topic may have had its queues on others before."""
+        records, hexed = _Records(), failure_sql.literal_batches(ids)
+
+        def read(session: Session, info: NodeInfo) -> None:
+            places = failure_sql.copy_places(session, batches=hexed)
+            records.places.update((batch, (info.id, place)) for batch, place in places.items())
+            records.waiting.update(failure_sql.waiting_copies(session, batches=hexed))
+            dead = dead_letter_sql.dead_copies(session, group_id=self._group_id, batches=hexed)
+            records.dead.update((batch, (info.id, row)) for batch, row in dead.items())
+
+        skipped = sweeping.ask(
+            sweeping.retry_nodes(), read, what="Copies of a message", prepare=delayed_store.prepare
+        )
+        records.complete = not skipped
+        return records
+
+    def _after(self, batch: bytes) -> bytes | _Place | None:
+        """Return the next id or place of a copy; None, and the end, where it stays."""
+        records, trail = self._ask([batch]), self.trail
+        if batch in records.dead:
+            trail.dead_node, trail.dead = records.dead[batch]
+            trail.end, trail.at_ms = "dead", trail.dead.died_at_ms
+            return None
+        if batch in records.waiting:
+            copy = records.waiting[batch]
+            trail.end, trail.at_ms, trail.failed = "waiting", copy.due_at_ms, copy.attempt
+            trail.origin = msgspec.json.decode(copy.origin or "{}", type=Origin)
+            return None
+        if batch not in records.places:
+            trail.end = "unknown"
+            return None
+        node_id, place = records.places[batch]
+        if place.queue == failure_sql.DEAD:
+            return self._redriven(batch, place)
+        return self._arrived(node_id, place)
+
+    def _redriven(self, dead: bytes, place: CopyPlace) -> bytes | None:
+        """Return the id under which a redrive brought a dead letter back to the group."""
+        moments = range(place.stored_at_ms, place.stored_at_ms + DEAD_DELAY_MS)
+        ids = [failure_rules.redrive_id(died_at_ms=at_ms, dead=dead, to="group") for at_ms in moments]
+        records = self._ask(ids)
+        for batch in filter(records.has, ids):
+            at_ms = records.places[batch][1].stored_at_ms if batch in records.places else place.stored_at_ms
+            self.trail.redrives.append(Redriven(place.stored_at_ms, at_ms))
+            self.trail.failed = 0
+            return batch
+        self.trail.at_ms = place.stored_at_ms
+        self.trail.end = "removed" if records.complete else "unknown"
+        return None
+
+    def _arrived(self, node_id: int, place: CopyPlace) -> _Place | None:
+        """Return the place in the retry topic to which a copy's time brought it, if it was read there."""
+        if place.queue == 0:
+            leaving = moved_id(node_id, place.first_offset)
+            left = self._ask([leaving]).places.get(leaving)
+            # Queue 0: it went to another node, or somebody recalled it.
+            if left is None or left[1].queue == 0:
+                self.trail.end = "unknown"
+                return None
+            place = left[1]
+        return self._at(place.queue, place.first_offset)
+
+    def _at(self, queue: int, offset: int) -> _Place | None:
+        """Return the place of a copy in the retry topic if the group has committed it; else it is due."""
+        with node_pools.node_of(queue).reading() as session:
+            rows = failure_sql.select_failing(session, queue=queue, offsets=[offset], most_bytes=1)
+            at = reader_sql.read_positions(session, group_id=self._group_id, queues=[queue]).get(queue)
+            is_read = at is not None and (at.committed or 0) > offset
+            if not is_read and self._is_share:
+                is_read = run_sql.has_finished(session, group_id=self._group_id, queue=queue, offset=offset)
+        if not rows:
+            self.trail.end = "unknown"  # retention has deleted it
+            return None
+        (row,) = rows
+        self.trail.origin = msgspec.json.decode(row.origin or "{}", type=Origin)
+        self.trail.failed = row.attempt
+        if not is_read:
+            self.trail.end, self.trail.at_ms = "due", row.stored_at_ms
+            return None
+        return _Place(queue, offset, row.stored_at_ms, row.attempt)
+
+
+def _is_recorded(stored_at_ms: int) -> bool:
+    """Return True if records of all copies of a message that was stored then are kept still."""
+    kept_ms = batches.KEPT_HOURS * 3_600_000 - MARGIN_MS
+    return time.time() * 1000 - stored_at_ms < kept_ms
