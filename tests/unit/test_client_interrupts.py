@@ -186,11 +186,12 @@ def test_at_whatever_line_a_poll_is_interrupted_no_message_is_skipped(broker: Fa
                 break
             poll()
         assert line > 50
-        while len(seen) < count:
+        while len(set(seen)) < count:
             before = len(seen)
             poll()
             assert len(seen) > before
         consumer.commit()
-    assert sorted(seen) == [*range(count)]
-    assert kind is ShareConsumer or seen == sorted(seen)
+    # On a busy machine a lease may end before the test does: then share groups get its messages again.
+    assert sorted(set(seen)) == [*range(count)]
+    assert kind is ShareConsumer or seen == [*range(count)]
     assert sum(broker.committed("g").values()) == count
