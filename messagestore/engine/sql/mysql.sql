@@ -631,7 +631,7 @@ SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), a
    AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
    AND died_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND
    AND (died_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND OR id >= :from_id)
-   AND SUBSTR(origin, 1, CHAR_LENGTH(:origin)) = :origin
+   AND LEFT(origin, CHAR_LENGTH(:origin)) = :origin
  ORDER BY died_at DESC, id DESC LIMIT :most
 
 -- name: summarize_dead
