@@ -85,7 +85,6 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     database = mariadb.start(tmp_path / "database", port=free_port(), options=options)
     server = Server(tmp_path / "server", environ={"CATMQ_DATABASE_URL": database.url})
     try:
-        database.execute("CREATE DATABASE catmq_node1 CHARACTER SET utf8mb4")
         server.start()
         server.manage("register_node", "node1", database.url.removesuffix("/catmq") + "/catmq_node1")
         Admin(HttpTransport(server.url, api_key=server.api_key)).create_topic(
