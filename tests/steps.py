@@ -92,9 +92,9 @@ ACCEPTANCE = (
 ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engine")
 REST = (
     *ACCEPTANCE,
-    tests("integration-mysql", *ON_MARIADB, measured=True, CATMQ_TEST_ENGINE="mysql"),
+    tests("integration-mysql", *ON_MARIADB, CATMQ_TEST_ENGINE="mysql"),
     tests("site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"),
-    tests("contract-others", *OF_OTHER_CLIENTS, measured=True),
+    tests("contract-others", *OF_OTHER_CLIENTS),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
     Step(
