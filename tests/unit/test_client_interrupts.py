@@ -17,6 +17,9 @@ from catmq_client.testing import FakeBroker
 
 LIMIT_S = 10.0
 PACKAGE = str(Path(catmq_client.__file__).parent)
+# Where an exception is raised into a thread. From Python 3.12 on, signal handlers run only where functions
+# begin, at jumps back and after calls. At any line, an exception could leave the lock of a `with` held.
+PLACES = {"line"} if sys.version_info < (3, 12) else {"call"}
 # Where the FakeBroker is at work, or the request is on its way to it.
 ELSEWHERE = ("testing", "http", "telemetry")
 
@@ -112,25 +115,26 @@ def test_callbacks_of_others_do_not_run_in_the_thread_of_a_send(broker: FakeBrok
     assert threads == ["catmq-sender"]
 
 
-def interrupted_at(line: int, act: Callable[[], object]) -> str | None:
-    """Raise SoftTimeLimit at the so-many-th line of the client that `act` runs; return that line.
+def interrupted_at(number: int, act: Callable[[], object]) -> str | None:
+    """Raise SoftTimeLimit at the so-many-th place of the client that `act` runs; return that place.
 
     None: `act` ran to its end before. Raises AssertionError if anything else was raised.
     """
     place: list[str] = []
     count = 0
 
-    def trace_line(frame: FrameType, event: str, arg: Any) -> Any:
+    def trace_place(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal count
-        count += event == "line"
-        if count == line and not place:
+        count += event in PLACES
+        if count == number and not place:
             place.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
             raise SoftTimeLimit
-        return trace_line
+        return trace_place
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
         folder = Path(frame.f_code.co_filename).parent
-        return trace_line if str(folder).startswith(PACKAGE) and folder.name not in ELSEWHERE else None
+        is_ours = str(folder).startswith(PACKAGE) and folder.name not in ELSEWHERE
+        return trace_place(frame, event, arg) if is_ours else None
 
     former = sys.gettrace()
     sys.settrace(trace)
@@ -144,16 +148,16 @@ def interrupted_at(line: int, act: Callable[[], object]) -> str | None:
 
 
 @pytest.mark.parametrize("act", [send, send_batch])
-def test_at_whatever_line_a_send_is_interrupted_the_buffer_stays_whole(
+def test_wherever_a_send_is_interrupted_the_buffer_stays_whole(
     act: Callable[[Producer], object],
 ) -> None:
-    for line in range(1, 10_000):
+    for number in range(1, 10_000):
         broker = FakeBroker()
         broker.create_topic("t", queues=1)
         producer, called = Producer(transport=broker, linger_ms=60_000, retry_backoff_ms=1), threading.Event()
         other = producer.send_async("t", b"other", key="k")
         other.add_done_callback(lambda _, called=called: called.set())  # type: ignore[misc]
-        place = interrupted_at(line, lambda producer=producer: act(producer))  # type: ignore[misc]
+        place = interrupted_at(number, lambda producer=producer: act(producer))  # type: ignore[misc]
         producer.send("t", b"next", key="k")
         assert other.result(LIMIT_S).offset == 0, place
         assert called.wait(LIMIT_S), place
@@ -165,11 +169,11 @@ def test_at_whatever_line_a_send_is_interrupted_the_buffer_stays_whole(
         assert (accumulator._messages, accumulator._bytes) == (0, 0), place
         if place is None:
             break
-    assert line > 100
+    assert number > 30
 
 
 @pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
-def test_at_whatever_line_a_poll_is_interrupted_no_message_is_skipped(broker: FakeBroker, kind: Any) -> None:
+def test_wherever_a_poll_is_interrupted_no_message_is_skipped(broker: FakeBroker, kind: Any) -> None:
     count = 2_000
     with Producer(transport=broker) as producer:
         producer.send_batch("t", [NewMessage(b"%d" % n) for n in range(count)])
@@ -181,11 +185,11 @@ def test_at_whatever_line_a_poll_is_interrupted_no_message_is_skipped(broker: Fa
             seen.extend([int(message.body) for message in consumer.poll(3, timeout_s=LIMIT_S)])
 
         poll()
-        for line in range(1, 10_000):
-            if interrupted_at(line, poll) is None:
+        for number in range(1, 10_000):
+            if interrupted_at(number, poll) is None:
                 break
             poll()
-        assert line > 50
+        assert number > 20
         while len(set(seen)) < count:
             before = len(seen)
             poll()
