@@ -126,13 +126,13 @@ def kill_descendants() -> None:
 
 
 def lock_checkout() -> None:
-    """Lock .test until this process ends, and empty it."""
+    """Lock .test until this process ends, and empty it but for the databases that migrated.py keeps."""
     WORK.mkdir(exist_ok=True)
     try:
         fcntl.flock(os.open(WORK, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit(f"script/test: another run uses {WORK}. Wait until it ends, or take another clone.")
-    for entry in WORK.iterdir():
+    for entry in {*WORK.iterdir()} - {WORK / "migrated"}:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
