@@ -33,8 +33,8 @@ from tests.steps import BRANCHES, GROUPS, PYTHON, ROOT, STEPS, WORK, Step
 # Tests kill processes, never the machine: their files may lie in memory where there is room. In MB:
 ROOM = {"/dev/shm": 4096, tempfile.gettempdir(): 2048}
 LANES = min(4, 2 * (os.cpu_count() or 1))
-# A step that hangs is aborted after 40 minutes, so that pytest prints where its threads are, then killed.
-LIMIT = ("timeout", "--signal=ABRT", "--kill-after=10", "2400")
+# A step that hangs is aborted after an hour, so that pytest prints where its threads are, then killed.
+LIMIT = ("timeout", "--signal=ABRT", "--kill-after=10", "3600")
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
