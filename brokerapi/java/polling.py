@@ -158,7 +158,7 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
 
 
 def _deleted(call: Call, java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
-    """Nobody of that number, or not in all its groups: its next heartbeat tells it to register anew."""
+    """Make a client that lost a membership register again: its next heartbeat is answered with `deleted`."""
     _recent.pop(java_id, None)
     if members:
         java_beats.note_news(one.consumer.member_id for one in members)

@@ -176,7 +176,7 @@ STATES: Mapping[str, str] = {
 
 
 def _of_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
-    """Add what a trail tells of a message; `partly` if it ends too early."""
+    """Return the status with death, redrives and retries that the trail of copies has."""
     if trail.dead is not None:
         died = dead_letters.as_message(trail.dead_node, trail.dead)
         return replace(_of_dead(status, died), redrives=tuple(trail.redrives))

@@ -66,7 +66,7 @@ def problems(known: Overview, who: Actor) -> list[Problem]:
 
 
 def _by_group(found: Iterable[Problem]) -> list[Problem]:
-    """Put the problems of each group behind its first one."""
+    """Return one problem for each consumer group, which contains the other problems of that group."""
     firsts: dict[object, Problem] = {}
     for number, problem in enumerate(found):
         about = problem.group or number
