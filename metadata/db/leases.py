@@ -54,7 +54,9 @@ class LeaseHolder:
         return True
 
     def release(self) -> None:
-        """Give the lease up, so that another need not wait for its end."""
+        """Give the lease up, so that another need not wait for its end. Does nothing if it was never taken."""
+        if self._until == float("-inf"):
+            return
         self._until = float("-inf")
         release(name=self._name, holder=self._holder)
         if not self._is_held_beside():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,13 @@ from tests.support.serving import Serving
 
 MSGPACK = "application/msgpack"
 THREADS = 64
+# Other loops start when a test lasts: half of all end before, and few wait for what those do. Starting and
+# ending them costs more than the requests of a test.
+OTHER_LOOPS_AFTER_S = 0.3
+LOOPS_AT_ONCE = (
+    *("metadata", "heartbeats", "grants", "snapshot", "broker"),
+    *("bell", "heads", "nodes", "circuits", "rebalances", "java-beats"),
+)
 
 
 class Broker:
@@ -80,13 +88,19 @@ def running() -> Iterator[Broker]:
     serving = Serving(application, threads=THREADS)
     serving.thread.start()
     url = f"http://127.0.0.1:{serving.port}"
-    loops = maintenance.Loops([*maintenance.loops(url=url), maintenance.java_beats_loop()])
+    listed = [*maintenance.loops(url=url), maintenance.java_beats_loop()]
+    loops = maintenance.Loops([loop for loop in listed if loop.name in LOOPS_AT_ONCE])
+    other_loops = maintenance.Loops([loop for loop in listed if loop.name not in LOOPS_AT_ONCE])
+    timer = threading.Timer(OTHER_LOOPS_AFTER_S, other_loops.start)
     loops.start()
+    timer.start()
     try:
         yield Broker(url, plaintext, serving.worker)
     finally:
         draining.drain()
         with mock.patch.object(worker, "CLOSE_S", 0.0):  # clients that are left open are not waited for
             serving.stop()
+        timer.cancel()
+        other_loops.stop()
         loops.stop()
         draining.resume()
