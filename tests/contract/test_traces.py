@@ -195,6 +195,7 @@ def test_the_library_reports_what_it_handles_and_retries_by_the_first_place(
     transport = HttpTransport(traced.url, api_key=traced.api_key)
     settings = {"retries": 1, "retry_delays_s": [0]}
     traced.ok("PATCH", "/groups/readers/subscriptions/single", settings)
+    snapshot.refresh()  # or the delay may still be the default of 10 s
     consumer = Consumer(transport=transport, group="readers", name="m1")
 
     def handle(message: Message) -> None:
