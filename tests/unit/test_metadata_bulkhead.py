@@ -82,7 +82,8 @@ def test_nobody_waits_at_a_full_bulkhead_that_shuts(in_threads: Callable[..., li
     in_threads([hold, come])
 
 
-def test_refused_calls_come_back_one_after_the_other() -> None:
+def test_refused_calls_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: 1000.0))
     turns = ReturnTimes(places=2)
     for _ in range(200):
         turns.ended(0.2)
