@@ -69,11 +69,12 @@ ON_TWO_BROKERS = servers.files(
     "acceptance", "brokers", "mixed_releases", "outages", "portal_outages", "trials", "two_brokers"
 )
 BELOW_SITE = ("tests/integration", "--ignore=tests/integration/site")  # which has pages and commands
+WITH_EXAMPLES = ("metadata", "messagestore", "brokerapi", "portal", "catmq_site", "client/src")  # doctests
 EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
     tests("integration-sqlite", *BELOW_SITE, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("contract", "tests/contract", *ignoring(OF_OTHER_CLIENTS), measured=True),
     on_server("core", servers.INSTALLED),
-    tests("unit", "tests/unit", "metadata/rules", measured=True),
+    tests("unit", "tests/unit", *WITH_EXAMPLES, measured=True),
     Step("mypy", (str(BIN / "mypy"),)),
     tests("main-job", "tests/acceptance/test_main_job.py", "-m", "everyday"),
     tests("spark-read", "tests/spark", "-m", "everyday"),
@@ -97,9 +98,7 @@ REST = (
     tests("contract-others", *OF_OTHER_CLIENTS),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
-    Step(
-        "docs", (str(BIN / "mkdocs"), "build", "--site-dir", str(WORK / "docs")), {"NO_MKDOCS_2_WARNING": "1"}
-    ),
+    Step("docs", (str(BIN / "mkdocs"), "build", "-d", str(WORK / "docs")), {"NO_MKDOCS_2_WARNING": "1"}),
 )
 IN_CI = tuple(on_server(suite, version) for version in servers.IN_CI_ON for suite in servers.IN_CI)
 WHOLE_SUITES = tuple(name for name in servers.SUITES if name != "core")  # which have the core in them
