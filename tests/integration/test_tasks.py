@@ -529,6 +529,21 @@ def test_what_is_no_message_of_a_task_becomes_a_dead_letter_and_the_worker_goes_
     assert dead.error.startswith("WrongMessage")
 
 
+@pytest.mark.parametrize("is_direct", [True, False])
+@pytest.mark.parametrize("changes", [{"path": "no.such"}, {"run_after_ms": 10**14}, {}])
+@pytest.mark.parametrize("queue", ["nosuch", "q" * 200])
+def test_a_message_of_a_queue_that_is_not_configured_becomes_a_dead_letter(
+    stage: Stage, queue: str, changes: dict[str, Any], is_direct: bool
+) -> None:
+    calls.add.enqueue(1)
+    body = messages()[0] | {"queue": queue, "is_direct": is_direct} | changes
+    OutboxMessage.objects.update(body=json.dumps(body).encode())
+    TaskRecord.objects.all().delete()
+    stage.run(calls.add.enqueue(2))
+    (dead,) = stage.broker.dead("tasks")
+    assert dead.error.startswith("WrongMessage") and "default, mails" in dead.error
+
+
 def test_a_message_without_a_row_waits_for_the_commit_if_it_was_sent_directly(stage: Stage) -> None:
     with with_options(SEND="direct"):
         stage.settings = settings_of("default")

@@ -116,7 +116,7 @@ class Execution:
     def _first_of(self, delivery: Delivery) -> tuple[Job, Place, AnyTask] | None:
         """Return what claims a task in its first delivery; None where there is more to it."""
         try:
-            job = parse(delivery.body)
+            job = self._parse(delivery)
             token = job.token_of(attempt=delivery.attempt, deliveries=delivery.deliveries)
             if token != 1 or job.is_early() or job.path.rpartition(".")[0] not in sys.modules:
                 return None
@@ -131,7 +131,7 @@ class Execution:
             self._settle(delivery, begun.claim.job, lambda: self._run(attempt))
             return
         try:
-            job = parse(delivery.body)
+            job = self._parse(delivery)
         except WrongMessage as error:
             log.error("message %s is made a dead letter: %s", delivery.message_id, error)
             delivery.reject(error)
@@ -172,6 +172,21 @@ class Execution:
             return True
 
         self._settle(attempt.delivery, attempt.claim.job, work)
+
+    def _parse(self, delivery: Delivery) -> Job:
+        """Return the job of a message. Raises WrongMessage, also for a queue that the backend does not have.
+
+        The job may have to be sent on to the topic of its queue. If there is none, that would fail each time
+        the message is delivered, and no bound on deliveries ends it.
+        """
+        job = parse(delivery.body)
+        if self._settings.queues and job.queue not in self._settings.queues:
+            queues = ", ".join(self._settings.queues)
+            raise WrongMessage(
+                f"task {job.id} is of queue {job.queue[:100]}; the QUEUES of TASKS[{self._settings.alias!r}] "
+                f"are {queues}"
+            )
+        return job
 
     def _settle(self, delivery: Delivery, job: Job, work: Callable[[], bool]) -> None:
         """Let the message be delivered again unless `work` returns True."""
