@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
+from concurrent.futures import Future
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
@@ -11,7 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from catmq_client import Consumer, Producer, ShareConsumer
-from catmq_client.callables import check_callable, check_result
+from catmq_client.callables import check_callable, check_handled, check_result
 from catmq_client.errors import OptionError
 from catmq_client.testing import FakeBroker
 
@@ -108,9 +110,38 @@ def test_a_result_that_nobody_awaits_is_refused(lazy: Any) -> None:
         check_result("the handler", lazy(None))
 
 
+@pytest.mark.parametrize(
+    "lazy", [map(print, "a"), filter(None, "a"), itertools.starmap(print, ["a"]), generator(None)]
+)
+def test_an_iterator_that_nobody_iterates_is_refused(lazy: Any) -> None:
+    with pytest.raises(OptionError, match="the handler returned"):
+        check_handled(lazy)
+
+
 def test_other_results_are_taken() -> None:
     for result in (None, 0, "done", [], MagicMock()):
-        check_result("the handler", result)
+        check_handled(result)
+    check_result("the callback", Future())  # it may start work elsewhere
+
+
+@pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
+@pytest.mark.parametrize("batch", [None, 10])
+def test_a_message_whose_handler_only_started_its_work_has_failed(
+    broker: FakeBroker, kind: Any, batch: int | None
+) -> None:
+    """As with asyncio.run_coroutine_threadsafe() and executor.submit()."""
+    with Producer(transport=broker) as producer:
+        producer.send("t", "1")
+    consumer = kind(transport=broker, group="g", topics=["t"])
+    thread = threading.Thread(target=lambda: consumer.run(lambda messages: Future(), batch=batch))
+    thread.start()
+    try:
+        assert broker.wait_until(lambda: "g" in broker.groups and bool(broker.waiting("g")))
+    finally:
+        consumer.stop()
+        thread.join(LIMIT_S)
+    (failed,) = broker.waiting("g")
+    assert ".result()" in str(failed.error)
 
 
 @pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
@@ -146,6 +177,8 @@ def test_a_message_whose_handler_returned_a_coroutine_has_failed(
 def test_a_fake_broker_does_not_wait_for_a_coroutine(broker: FakeBroker) -> None:
     with pytest.raises(OptionError, match="true="):
         broker.wait_until(AsyncMock(return_value=False))
+    with pytest.raises(OptionError, match="what="):
+        broker.change(AsyncMock())
 
 
 @pytest.mark.parametrize("name", ["on_assigned", "on_revoked"])

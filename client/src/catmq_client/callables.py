@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+from concurrent.futures import Future
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any
 
@@ -16,7 +18,8 @@ from catmq_client.errors import OptionError
 
 # Of the code of a function whose call does none of its work.
 _LAZY_CODE = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-_LAZY_RESULTS = (CoroutineType, GeneratorType, AsyncGeneratorType)
+# These call functions only when somebody iterates over them.
+_LAZY_RESULTS = (CoroutineType, GeneratorType, AsyncGeneratorType, map, filter, itertools.starmap)
 
 
 def check_callable(name: str, function: Any) -> None:
@@ -40,6 +43,20 @@ def check_result(name: str, result: object) -> None:
         f"{name} returned an object of type {type(result).__name__}, which is neither awaited nor "
         "iterated: do the work before returning, for example with asyncio.run(…)"
     )
+
+
+def check_handled(result: object) -> None:
+    """Raise OptionError if a handler returned work that has not been done, or may not be done yet.
+
+    A callback may start work elsewhere and leave it. Of a handler, the message would count as handled
+    while another thread or event loop is at work, and a failure there would be lost.
+    """
+    if isinstance(result, Future):
+        raise OptionError(
+            f"the handler returned a {type(result).__name__}, whose work may not be done yet: wait for "
+            "it before returning, with .result()"
+        )
+    check_result("the handler", result)
 
 
 def _find_fault(function: Any) -> str | None:

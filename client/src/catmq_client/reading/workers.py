@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from catmq_client.callables import check_result
+from catmq_client.callables import check_handled
 from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
 from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
@@ -167,7 +167,7 @@ class Workers:
             # Given up by fail() in a batch that raised afterwards.
             return
         argument: Any = messages[0] if self._told_batch is None else messages
-        check_result("the handler", self._handler(argument))
+        check_handled(self._handler(argument))
 
     def _ended(self, job: Job, error: BaseException | None) -> None:
         settings = self._state.settings_of(job.tasks[0].owned)

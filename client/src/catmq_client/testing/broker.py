@@ -140,6 +140,7 @@ class FakeBroker:
 
     def change(self, what: Callable[[], object]) -> None:
         """Carry out a change of the broker's insides and wake the waiting pulls."""
+        check_callable("what", what)
         with self._changed:
             what()
             self._changed.notify_all()

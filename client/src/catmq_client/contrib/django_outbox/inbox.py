@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from django.db import IntegrityError, router, transaction
 
-from catmq_client.callables import check_callable, check_result
+from catmq_client.callables import check_callable, check_handled
 from catmq_client.contrib.django_outbox import conf
 from catmq_client.contrib.django_outbox.ids import is_id_of
 from catmq_client.contrib.django_outbox.models import MAX_IDENTITY, MAX_SCOPE, InboxMessage, UtcNow
@@ -96,7 +96,7 @@ def handled_once(
                     if not new:
                         return None
                     result = handler(message)
-                    check_result("the handler", result)  # in here, so that the inbox row is rolled back
+                    check_handled(result)  # in here, so that the inbox row is rolled back
                     return result
 
             return repeated(work, using or router.db_for_write(InboxMessage))
