@@ -54,7 +54,7 @@ class LeaseHolder:
         return True
 
     def release(self) -> None:
-        """Give the lease up, so that another need not wait for its end. Does nothing if it was never taken."""
+        """Give the lease up, so that another need not wait for its end. Does nothing if it was not taken."""
         if self._until == float("-inf"):
             return
         self._until = float("-inf")
