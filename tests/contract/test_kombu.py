@@ -568,6 +568,16 @@ def test_a_group_of_another_mode_is_refused(broker: Broker, connect: Connect) ->
         connect().default_channel.queue_declare("mails")
 
 
+def test_deliveries_are_bounded_also_in_a_group_that_was_made_without_a_bound(
+    broker: Broker, connect: Connect
+) -> None:
+    broker.ok("POST", "/groups", {"name": "shop", "mode": "share", "max_deliveries": 0})
+    connect().default_channel.queue_declare("mails")
+    assert broker.ok("GET", "/groups/shop")["max_deliveries"] == 20
+    connect(max_deliveries=7).default_channel.queue_declare("mails")
+    assert broker.ok("GET", "/groups/shop")["max_deliveries"] == 7
+
+
 def test_without_create_topics_what_is_missing_is_named(connect: Connect) -> None:
     with pytest.raises(NotFound, match="create_topics is False"):
         connect(create_topics=False).default_channel.queue_declare("mails")
