@@ -78,10 +78,16 @@ def test_checks_name_a_router_that_takes_tasks_and_messages_apart() -> None:
         assert [one.id for one in checks.of_backend("default", ["default"], {})] == ["catmq_tasks.E008"]
 
 
-def test_backends_that_differ_in_capitals_only_are_named() -> None:
+@pytest.mark.parametrize("other", ["Default", "défault", "default "])
+def test_backends_that_a_collation_takes_for_the_same_are_named(other: str) -> None:
     backend = {"BACKEND": "catmq_client.contrib.django_tasks.CatmqBackend"}
-    with override_settings(TASKS={"default": backend, "Default": backend}):
+    with override_settings(TASKS={"default": backend, other: backend, "another": backend}):
         assert [one.id for one in checks.of_backend("default", ["default"], {})] == ["catmq_tasks.E010"]
+
+
+def test_queues_that_differ_in_capitals_only_are_named() -> None:
+    (error,) = checks.of_backend("default", ["mails", "default", "Mails"], {})
+    assert error.id == "catmq_tasks.E011" and "'Mails' and 'mails'" in error.msg
 
 
 def test_a_task_is_found_by_the_path_of_its_function() -> None:

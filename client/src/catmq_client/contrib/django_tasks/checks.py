@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ def of_backend(alias: str, queues: Sequence[str], options: Mapping[str, Any]) ->
     if not wrong:
         settings = conf.read(alias, queues, options)
         yield from _of_topics(settings)
+        yield from _of_names(alias, queues)
     if not wrong and not missing:
         yield from _of_schedules(settings)
     if not missing:
@@ -78,17 +80,37 @@ def _of_schedules(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
         yield Error(f"TASKS[{settings.alias!r}]: {what}", hint=hint, id="catmq_tasks.E006")
 
 
+def _of_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
+    """Yield names that the default collations of MySQL and MariaDB take for the same."""
+    for other in getattr(settings, "TASKS", {}):
+        if other != alias and _folded(other) == _folded(alias):
+            what = f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents or blanks only."
+            hint = "Name them otherwise: MySQL and MariaDB would take their rows for the same."
+            yield Error(what, hint=hint, id="catmq_tasks.E010")
+            break
+    names: dict[str, str] = {}
+    for queue in sorted(queues):
+        if (other := names.setdefault(_folded(queue), queue)) != queue:
+            what = f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in capitals only."
+            hint = "Name them otherwise: MySQL and MariaDB would count their tasks together."
+            yield Error(what, hint=hint, id="catmq_tasks.E011")
+
+
+def _folded(name: str) -> str:
+    """Return a name as a collation compares it, without capitals, accents and blanks at the end.
+
+    >>> _folded("Büro ") == _folded("buro")
+    True
+    """
+    letters = unicodedata.normalize("NFKD", name)
+    return "".join(c for c in letters if not unicodedata.combining(c)).casefold().rstrip()
+
+
 def _of_databases(alias: str) -> Iterator[CheckMessage]:
     from catmq_client.contrib.django_outbox.models import OutboxMessage
     from catmq_client.contrib.django_tasks.models import TaskRecord
 
     of_tasks, of_outbox = router.db_for_write(TaskRecord), router.db_for_write(OutboxMessage)
-    backends = getattr(settings, "TASKS", {})
-    alike = [other for other in backends if other != alias and other.casefold() == alias.casefold()]
-    if alike:
-        what = f"TASKS[{alias!r}] and TASKS[{alike[0]!r}] differ in capitals only."
-        hint = "Name them otherwise: MySQL and MariaDB would take their rows for the same."
-        yield Error(what, hint=hint, id="catmq_tasks.E010")
     if of_tasks != of_outbox:
         what = f"TASKS[{alias!r}]: tasks go to database {of_tasks!r}, their messages to {of_outbox!r}."
         hint = "Let the routers send both apps, and the rows of the application, to one database."
