@@ -15,7 +15,10 @@ LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 FORMAT = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s: %(message)s"
 INDENT = "    "
 # Loggers whose lines anybody causes by a request, also without an account.
-BY_REQUESTS = ("django", "brokerapi", "portal", "gunicorn", "catmq_site.server.worker")
+BY_REQUESTS = (
+    *("django", "axes", "brokerapi", "portal", "gunicorn", "catmq_site.server.worker"),
+    "metadata.membership",  # of keys that join and leave again and again
+)
 REFUSALS = "django.security"  # its lines have stack traces of Django's own code, which tell nothing
 MOST_AT_ONCE = 30  # lines of one cause
 LINES_PER_S = 0.5  # of one cause, from then on

@@ -321,17 +321,25 @@ def _check_networks(config: Config) -> None:
 
 
 def _check_keys(config: Config) -> None:
-    key = config.secret_key
-    if key and (len(key) < 32 or len(set(key)) < 8):
+    if config.secret_key and _is_weak(config.secret_key):
         raise ConfigError(
             "CATMQ_SECRET_KEY must be random, with at least 32 characters. Make one: "
             'python3 -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    if any(map(_is_weak, config.secret_key_fallbacks)):
+        raise ConfigError(
+            "CATMQ_SECRET_KEY_FALLBACKS: each key must be random, with at least 32 characters, because "
+            "sessions that are signed with it are accepted. Leave a weak one out; users log in again."
         )
     try:
         for encryption_key in config.encryption_keys:
             Fernet(encryption_key)
     except ValueError:
         raise ConfigError("CATMQ_ENCRYPTION_KEYS: each must be 32 bytes in URL-safe base64.") from None
+
+
+def _is_weak(key: str) -> bool:
+    return len(key) < 32 or len(set(key)) < 8
 
 
 def _check_broker(config: Config) -> None:

@@ -71,6 +71,12 @@ def test_lines_of_one_cause_are_bounded_and_counted(monkeypatch: pytest.MonkeyPa
     assert later.getMessage() == "form (970 more of these were not written)"
 
 
+@pytest.mark.parametrize("name", ["axes.handlers.database", "metadata.membership.consumers", "portal.auth"])
+def test_lines_that_an_account_or_a_key_causes_are_bounded(name: str) -> None:
+    bounded = logs.BoundedByCause()
+    assert not all(bounded.filter(record(name, f"wrong password {n}")) for n in range(1000))
+
+
 def test_a_line_that_a_request_causes_is_short_and_a_refusal_has_no_stack_trace() -> None:
     bounded = logs.BoundedByCause()
     for name, is_kept in (("django.security.DisallowedHost", False), ("django.request", True)):
