@@ -36,8 +36,8 @@ def ensure(*, url: str, actor: Actor) -> bool:
     with transaction.atomic():  # committed when the file is written: nobody has rights that nobody knows
         if working is None and administrators.exists():  # another server has just made one
             working = _working(known)
-        given = _made(password, hashed, actor=actor) if working is None else working
-        written = {"CATMQ_URL": url, **given}
+        credentials = _made(password, hashed, actor=actor) if working is None else working
+        written = {"CATMQ_URL": url, **credentials}
         if written != known:
             _write(written)
     return "CATMQ_API_KEY" in written

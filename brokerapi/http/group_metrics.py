@@ -120,8 +120,8 @@ class Board:
             found = path.stat()
             which = found.st_ino, found.st_mtime_ns
             if which != self._read_of:
-                if (told := _decoded(_FIGURES, path)) is not None:
-                    self._told = told
+                if (figures := _decoded(_FIGURES, path)) is not None:
+                    self._told = figures
                 self._read_of = which
         return self._told
 

@@ -43,14 +43,14 @@ def check_packed(data: bytes, most: int = MAX_VALUES) -> None:
     """Raise TooLarge if a MessagePack body has more than `most` values."""
     if len(data) <= SMALL_BYTES:
         return
-    at, seen, left = 0, 0, 1
+    at, count, left = 0, 0, 1
     while left and at < len(data):
         kind = data[at]
         size, values = _sizes(kind, data, at + 1)
         at += 1 + size
         left += values - 1
-        seen += 1
-        if seen + left > most:
+        count += 1
+        if count + left > most:
             raise too_many(most)
 
 

@@ -53,7 +53,9 @@ class GetGroupTopic(JavaEndpoint):
     def answer_to(self, call: Call, asked: GroupsRequest) -> dict[str, Any]:
         names = dict.fromkeys(asked.consumerGroupNames or ())
         return {
-            "groupTopics": [{"consumerGroupName": one, "topics": _topics(one, call.actor)} for one in names]
+            "groupTopics": [
+                {"consumerGroupName": name, "topics": _topics(name, call.actor)} for name in names
+            ]
         }
 
 

@@ -276,7 +276,7 @@ class CommitOffsets(JavaEndpoint):
 
 def _members(call: Call, given: Sequence[QueueOffset]) -> dict[int, ConsumerId]:
     """Return the memberships whose queues a commit names. Raises Invalid, Forbidden."""
-    ids = {handles.parts(one.queueOffsetId or 0)[0] for one in given}
+    ids = {handles.parts(ack.queueOffsetId or 0)[0] for ack in given}
     if len(ids) > MOST_MEMBERS:
         raise Invalid.field("queueOffsets", f"names {len(ids)} members; at most {MOST_MEMBERS} are allowed")
     members = handles.consumers_of(ids)

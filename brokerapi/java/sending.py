@@ -72,7 +72,7 @@ class Publish(JavaEndpoint):
         publish.check_may_send(topic=asked.topicName, actor=actor)
         if actor is call.actor:
             _check_token(asked.topicName, asked.token)
-        messages = [_message(asked.topicName, one) for one in asked.msgs or () if one is not None]
+        messages = [_message(asked.topicName, message) for message in asked.msgs or () if message is not None]
         key = resends.key_of(actor.address, json.encode(asked))
         mine = resends.begin(key, call.has_hung_up)
         failed = True

@@ -174,7 +174,7 @@ def _portal_url() -> str:
     if config.process != "command":
         return config.broker_url
     with suppress(MetadataUnavailable):
-        urls = [one.url for one in discovery.listed(actor=command("mails")) if one.alive]
+        urls = [broker.url for broker in discovery.listed(actor=command("mails")) if broker.alive]
         return config.broker_url if config.broker_url in urls or not urls else urls[0]
     return config.broker_url
 

@@ -207,5 +207,5 @@ def _last_words(directory: Path) -> str:
     own = [line for line in lines if " failed: " in line or " was cancelled: " in line]
     # A job whose application the cluster removed ends without a line of its own.
     errors = [line for line in lines if " ERROR " in line]
-    words = own or errors or lines
-    return words[-1] if words else "The job ended without a word."
+    telling_lines = own or errors or lines
+    return telling_lines[-1] if telling_lines else "The job ended without a word."

@@ -250,8 +250,8 @@ class Mapping:
         tags = text(row, "tag")
         settings += f", tag {tags}" if tags else ""
         if settings:
-            said = f"settings of retries are not taken over, those of the topic hold: {settings}"
-            self._note("subscription", f"{group}/{text(row, 'topic_name')}", said)
+            remark = f"settings of retries are not taken over, those of the topic hold: {settings}"
+            self._note("subscription", f"{group}/{text(row, 'topic_name')}", remark)
 
     def _is_filter(self, pair: str, tags: str) -> bool:
         try:

@@ -160,18 +160,18 @@ class Unread(Crowd[Connection]):
 
         Each comes with True if it is to be ended: its client has not read what it must.
         """
-        taken = []
+        overdue = []
         for connection in self.overdue():
             before = connection.unsent_before
-            taken.append(
+            overdue.append(
                 (connection, connection.is_unread() and before - connection.unsent_before < LEAST_READ)
             )
         now = time.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             surplus = [connection for connection in self._surplus_of_old() if self.remove(connection)]
-            taken += [(connection, connection.is_unread()) for connection in surplus]
-        return taken
+            overdue += [(connection, connection.is_unread()) for connection in surplus]
+        return overdue
 
     def _surplus_of_old(self) -> list[Connection]:
         """Return the oldest beyond the limits of all and of an address."""

@@ -138,8 +138,8 @@ def _skipped(
         return status
     subscription = snapshot.current().subscription(group.id, about.topic_id)
     if message is not None and subscription is not None:
-        wanted = subscription.delivery.only
-        if not wanted.takes(message.tag, message.headers):
+        tag_filter = subscription.delivery.only
+        if not tag_filter.takes(message.tag, message.headers):
             return replace(status, state="skipped", skipped_by="filter")
     since = datetime.fromtimestamp(about.stored_at_ms / 1000, tz=UTC)
     place = {"queue": about.queue, "offset": about.offset}

@@ -200,7 +200,7 @@ def find(*, group: str, topic: str, origin: str, pages: int, actor: Actor) -> De
     Looks at `pages` times SCAN of the topic's dead letters on each node. Raises as `page` does.
     """
     kept = which(group=group, topic=topic, error=None, actor=actor)
-    found: list[tuple[int, DeadRow]] = []
+    dead_rows: list[tuple[int, DeadRow]] = []
 
     def search(session: Session, info: NodeInfo) -> None:
         before: Place | None = _END
@@ -211,11 +211,11 @@ def find(*, group: str, topic: str, origin: str, pages: int, actor: Actor) -> De
                 session, kept=kept, origin=origin, before=before, scan=SCAN, most=1
             )
             if rows:
-                found.append((info.id, rows[0]))
+                dead_rows.append((info.id, rows[0]))
                 return
 
     ask(sweeping.retry_nodes(), search)
-    return as_message(*max(found, key=_order)) if found else None
+    return as_message(*max(dead_rows, key=_order)) if dead_rows else None
 
 
 def _order(one: tuple[int, DeadRow]) -> tuple[int, int, int]:

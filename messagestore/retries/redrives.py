@@ -203,7 +203,7 @@ class _Step:
         with delayed_store.prepared(self._node_id).reading() as session:
             left = dead_letter_sql.select_dead(session, group_id=self._redrive.group_id, ids_wanted=rows)
         # Those that are left were not deleted; this step meets them again.
-        deleted = sorted({*rows} - {one.row.id for one in left})
+        deleted = sorted({*rows} - {copy.row.id for copy in left})
         redrive_rows.count_deleted(self._redrive.id, node=self._node_id, rows=deleted)
 
     def _next(self) -> list[tuple[Place, DeadLetter | None]]:

@@ -123,13 +123,13 @@ def _csrf_reason(request: HttpRequest) -> str:
             "address of the proxy, and let the proxy send X-Forwarded-Proto: https."
         )
     if origin.netloc and origin.netloc != request.get_host():
-        words = {"browser": origin.netloc, "server": request.get_host()}
+        addresses = {"browser": origin.netloc, "server": request.get_host()}
         return (
             _(
                 "The browser opened %(browser)s, but the server was asked for %(server)s. "
                 "If a proxy stands between them, let it pass the Host header on."
             )
-            % words
+            % addresses
         )
     return _(
         "This form was not sent from a page that is still valid. Go back, reload the page and try again."

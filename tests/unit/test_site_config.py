@@ -79,7 +79,7 @@ def test_a_brokers_name_and_url_may_be_given_and_requests_for_that_host_are_answ
         ("CATMQ_HSTS_DAYS", "-1", "CATMQ_HSTS_DAYS must be at least 0, not -1."),
         ("CATMQ_SECRET_KEY", "x", "CATMQ_SECRET_KEY must be random, with at least 32 characters."),
         ("CATMQ_SECRET_KEY", "x" * 64, "CATMQ_SECRET_KEY must be random, with at least 32 characters."),
-        ("CATMQ_SECRET_KEY_FALLBACKS", "0123456789abcdefghijklmnopqrstuvwxyz,x", "CATMQ_SECRET_KEY_FALLBACKS: each key must be"),
+        ("CATMQ_SECRET_KEY_FALLBACKS", "abcdefgh" * 4 + ",x", "CATMQ_SECRET_KEY_FALLBACKS: each key must"),
         ("CATMQ_DEBUG", "perhaps", "CATMQ_DEBUG must be true or false, not 'perhaps'."),
         ("CATMQ_MAX_WAITERS", "600", "CATMQ_MAX_WAITERS must be less than CATMQ_THREADS"),
         ("CATMQ_DATABASE_URL", "postgres://x/y", "CATMQ_DATABASE_URL must look like mysql://"),

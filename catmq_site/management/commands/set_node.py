@@ -23,9 +23,9 @@ class Command(CatmqCommand):
         parser.add_argument("--capacity-gb", type=int, metavar="N", help="disk space for its tables")
 
     def run(self, **options: Any) -> None:
-        given = {name: options[name] for name in ("state", "capacity_gb") if options[name] is not None}
-        if not given:
+        changes = {name: options[name] for name in ("state", "capacity_gb") if options[name] is not None}
+        if not changes:
             raise CommandError("Nothing to change. Give --state or --capacity-gb.")
-        registry.update(name=options["node"], settings=given, actor=self.actor)
-        said = ", ".join(f"{name} {value}" for name, value in given.items())
-        self.stdout.write(f"Node {options['node']} has {said}.")
+        registry.update(name=options["node"], settings=changes, actor=self.actor)
+        summary = ", ".join(f"{name} {value}" for name, value in changes.items())
+        self.stdout.write(f"Node {options['node']} has {summary}.")

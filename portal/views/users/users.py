@@ -102,9 +102,9 @@ def _may(view: UserView) -> list[Text]:
         return [_("%s has all rights, including those on users, keys and nodes.") % view.name]
     more = [f"{MEANING[right]}: {', '.join(patterns)}" for right, patterns in view.rights.items()]
     if "browse" in view.rights:
-        words = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
+        names = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
         return [
-            _("%(name)s sees names, states and figures, and reads messages of %(topics)s.") % words,
+            _("%(name)s sees names, states and figures, and reads messages of %(topics)s.") % names,
             *more,
         ]
     return [_("%s sees names, states and figures, but no headers or bodies of messages.") % view.name, *more]

@@ -254,10 +254,10 @@ def _final(batch: Batch, error: CatmqError) -> CatmqError:
     """The end of a batch that ran out of time or tries, told apart by whether it may be stored."""
     tries = "1 try" if batch.tries == 1 else f"{batch.tries} tries"
     after = f"after {tries}" if batch.tries else "not tried yet"
-    what = f"{batch.topic}, queue {batch.queue}, {after}: {error}"
+    detail = f"{batch.topic}, queue {batch.queue}, {after}: {error}"
     if batch.unknown:
-        final: CatmqError = SendOutcomeUnknown(f"may or may not be stored: {what}", status=error.status)
+        final: CatmqError = SendOutcomeUnknown(f"may or may not be stored: {detail}", status=error.status)
     else:
-        final = DeliveryTimeout(f"not stored: {what}", status=error.status)
+        final = DeliveryTimeout(f"not stored: {detail}", status=error.status)
     final.__cause__ = error
     return final

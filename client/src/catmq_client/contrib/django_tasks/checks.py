@@ -84,16 +84,16 @@ def _of_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
     """Yield names that the default collations of MySQL and MariaDB take for the same."""
     for other in getattr(settings, "TASKS", {}):
         if other != alias and _folded(other) == _folded(alias):
-            what = f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents or blanks only."
+            problem = f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents or blanks only."
             hint = "Name them otherwise: MySQL and MariaDB would take their rows for the same."
-            yield Error(what, hint=hint, id="catmq_tasks.E010")
+            yield Error(problem, hint=hint, id="catmq_tasks.E010")
             break
     names: dict[str, str] = {}
     for queue in sorted(queues):
         if (other := names.setdefault(_folded(queue), queue)) != queue:
-            what = f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in capitals only."
+            problem = f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in capitals only."
             hint = "Name them otherwise: MySQL and MariaDB would count their tasks together."
-            yield Error(what, hint=hint, id="catmq_tasks.E011")
+            yield Error(problem, hint=hint, id="catmq_tasks.E011")
 
 
 def _folded(name: str) -> str:

@@ -105,15 +105,15 @@ def _new(task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_
 def _check_row(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
     """Raise ValueError for arguments that the database does not keep, before a statement fails of them."""
     connection = transaction.get_connection(alias_of(settings))
-    what = f"the arguments of task {record.path}"
+    subject = f"the arguments of task {record.path}"
     if connection.vendor == "postgresql" and ESCAPED_NUL.search(body):
-        raise ValueError(f"{what} have a NUL character, which PostgreSQL does not keep: leave it out")
+        raise ValueError(f"{subject} have a NUL character, which PostgreSQL does not keep: leave it out")
     if getattr(connection, "mysql_is_mariadb", False) and any(
         is_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
     ):
         raise ValueError(
-            f"{what} are nested deeper than {MARIADB_DEPTH} levels, which MariaDB does not keep: store them, "
-            "and give their id"
+            f"{subject} are nested deeper than {MARIADB_DEPTH} levels, which MariaDB does not keep: "
+            "store them, and give their id"
         )
 
 

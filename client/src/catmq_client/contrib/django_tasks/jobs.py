@@ -118,8 +118,10 @@ def parse(body: bytes) -> Job:
         raise WrongMessage("no message of a task: it has no version")
     version = values["v"]
     if version != VERSION:
-        what = f"a task of version {version!r}: this worker knows version {VERSION}; upgrade it, then redrive"
-        raise WrongMessage(what[:MAX_REASON])
+        problem = (
+            f"a task of version {version!r}: this worker knows version {VERSION}; upgrade it, then redrive"
+        )
+        raise WrongMessage(problem[:MAX_REASON])
     # Fields that a later release added are left out.
     fields_given = {name: value for name, value in values.items() if name in _FIELDS}
     for name, value in fields_given.items():

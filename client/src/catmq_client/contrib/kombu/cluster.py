@@ -234,8 +234,8 @@ class Cluster:
         if self._has_warned or self.options.priority_steps or not messages.priority(payload):
             return
         self._has_warned = True
-        what = "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, 9], in %s"
-        log.warning(what, queue, "broker_transport_options")
+        warning = "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, 9], in %s"
+        log.warning(warning, queue, "broker_transport_options")
 
     @staticmethod
     def _tell_unroutable(exchange: str, key: str) -> None:
