@@ -223,3 +223,13 @@ def test_subscriptions_to_topics_of_libraries_are_counted_behind_a_tab(libraries
     assert re.search(r'kind=internal"[^>]*>Internal topics\s*<span class="soft">2</span>', page)
     internal = text(libraries.get("/subscriptions?kind=internal"))
     assert sorted(listed(internal, "topics")) == ["shop._log.celeryev", "tasks.mails.low"]
+
+
+@pytest.mark.parametrize(("lag", "tone"), [(0, ""), (7, "warn")])
+def test_a_group_without_members_is_amber_only_if_something_is_unread(
+    browser: Client, lag: int, tone: str
+) -> None:
+    rows.world()
+    ConsumerGroupTopic.objects.update(lag=lag, lag_ms=1_000 * lag, lag_at=database_now())
+    for path in ("/groups", "/subscriptions"):
+        assert f'<span class="badge {tone}">no members</span>' in text(browser.get(path)), path
