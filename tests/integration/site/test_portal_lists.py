@@ -233,3 +233,12 @@ def test_a_group_without_members_is_amber_only_if_something_is_unread(
     ConsumerGroupTopic.objects.update(lag=lag, lag_ms=1_000 * lag, lag_at=database_now())
     for path in ("/groups", "/subscriptions"):
         assert f'<span class="badge {tone}">no members</span>' in text(browser.get(path)), path
+
+
+def test_the_audit_log_shows_who_with_the_address_below(browser: Client) -> None:
+    AuditLog.objects.create(
+        at=database_now(), actor_kind="user", actor_name="ada", address="2001:db8::1", verb="delete",
+        kind="topic", name="orders",
+    )  # fmt: skip
+    page = text(browser.get("/audit"))
+    assert '<a href="?who=ada">user ada</a><small>2001:db8::1</small>' in page
