@@ -51,13 +51,14 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     f"frame-ancestors 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'"
 )
+# Links are relative: a proxy may show the page under a path prefix.
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>CatMQ: HTTP API v1</title><style>{}</style><script src="/api/v1/docs.js" defer></script></head><body>
+<title>CatMQ: HTTP API v1</title><style>{}</style><script src="docs.js" defer></script></head><body>
 <h1>CatMQ: HTTP API v1</h1>
 <p>JSON, or <code>application/msgpack</code>. Send <code>Authorization: Bearer &lt;api key&gt;</code>.
-The shapes are in the <a href="/api/v1/schema">OpenAPI schema</a>,
-the limits in <a href="/api/v1">/api/v1</a>. Examples take the broker and the key from
+The shapes are in the <a href="schema">OpenAPI schema</a>,
+the limits in <a href="../v1">/api/v1</a>. Examples take the broker and the key from
 <code>CATMQ_URL</code> and <code>CATMQ_API_KEY</code>.</p>
 {}<nav>{}</nav>
 <h2>Operations</h2>{}

@@ -123,7 +123,8 @@ class Call:
     def created(self, value: Any, *path: str) -> HttpResponse:
         """201 with the new resource; `path` are the words of its URL behind /api/v1."""
         response = renderers.render(self.request, value, self.kind, HTTPStatus.CREATED)
-        response["Location"] = "/api/v1/" + "/".join(quote(part, safe="") for part in path)
+        root = f"{self.request.META['SCRIPT_NAME']}/api/v1/"  # SCRIPT_NAME is the path prefix
+        response["Location"] = root + "/".join(quote(part, safe="") for part in path)
         return response
 
     def done(self) -> HttpResponse:

@@ -53,7 +53,8 @@ async function send(form) {
     button.disabled = true;
     told.textContent = "waiting …";
     const begun = performance.now();
-    const answer = await fetch(where, what);
+    // Relative to /api/v1/docs, because a proxy may show the page under a path prefix.
+    const answer = await fetch(`../..${where}`, what);
     const text = await answer.text();
     told.textContent = `${answer.status} ${answer.statusText}, ${Math.round(performance.now() - begun)} ms`;
     body.textContent = shown(text);

@@ -33,4 +33,4 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 def _is_api_request(request: HttpRequest) -> bool:
     """Return True for a client that does not say that it takes pages, as browsers do."""
-    return request.path.startswith(PATHS) or "text/html" not in request.headers.get("Accept", "")
+    return request.path_info.startswith(PATHS) or "text/html" not in request.headers.get("Accept", "")

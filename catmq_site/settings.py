@@ -23,6 +23,8 @@ ALLOWED_HOSTS = list(config.allowed_hosts)
 http_request.host_validation_re = re.compile(
     http_request.host_validation_re.pattern.replace("a-z0-9.-", "a-z0-9._-")
 )
+# Every link and redirect begins with the prefix, in requests, commands and mails alike.
+FORCE_SCRIPT_NAME = config.path_prefix or None
 ROOT_URLCONF = "catmq_site.urls"
 WSGI_APPLICATION = "catmq_site.wsgi.application"
 
@@ -45,6 +47,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    *(["portal.auth.middleware.CookiePaths"] if config.path_prefix else []),
     "django.middleware.security.SecurityMiddleware",
     "portal.auth.middleware.Sessions",
     "django.middleware.locale.LocaleMiddleware",
@@ -103,7 +106,12 @@ USE_I18N = True
 LOCALE_PATHS = [BASE_DIR / "portal" / "locale"]  # before the words of other apps
 LANGUAGES = (("en", "English"), ("zh-hans", "简体中文"))
 LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
-STATIC_URL = "/static/"
+if config.path_prefix:
+    # Other sites of the host may be Django's, too. A browser sends their cookies of the path / after
+    # ours, and of two cookies with one name Django takes the last.
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "catmq_sessionid", "catmq_csrftoken"
+    LANGUAGE_COOKIE_NAME = "catmq_language"
+STATIC_URL = f"{config.path_prefix}/static/"
 APPEND_SLASH = False
 # The API counts a body while it reads it and has its own limits (brokerapi); this one is for forms.
 # A body that is typed takes up to six bytes for each of its own.
@@ -146,6 +154,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "brokerapi.descriptions.add_descriptions",
     ],
+    "SERVERS": [{"url": config.path_prefix}] if config.path_prefix else [],
 }
 
 Q_CLUSTER = {

@@ -11,6 +11,7 @@ from django.core.wsgi import get_wsgi_application
 from brokerapi.http.handler import PATHS, ApiHandler
 from metadata.config import config
 from metadata.rules.membership import addresses
+from metadata.rules.path_prefix import without_prefix
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -25,13 +26,16 @@ tasks.connect()
 
 
 _TRUSTED = addresses.networks(config.trusted_proxies)
+_PATH_PREFIX = config.path_prefix
 
 
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """The answer to a request. What follows knows only the client's address, not that of a trusted proxy."""
+    """Answer a request. Views see the client's address, not that of a proxy, and no path prefix."""
     if _TRUSTED and "HTTP_X_FORWARDED_FOR" in environ:
         environ["REMOTE_ADDR"] = addresses.client_of(
             environ.get("REMOTE_ADDR", ""), environ["HTTP_X_FORWARDED_FOR"], _TRUSTED
         )
+    if _PATH_PREFIX:  # links and redirects get it back from FORCE_SCRIPT_NAME
+        environ["PATH_INFO"] = without_prefix(environ["PATH_INFO"], _PATH_PREFIX)
     handler = api_app if environ["PATH_INFO"].startswith(PATHS) else portal_app
     return handler(environ, start_response)

@@ -26,6 +26,7 @@ from metadata import certificates
 from metadata.rules import mail, tls
 from metadata.rules.membership import addresses
 from metadata.rules.membership.brokers import is_broker_url
+from metadata.rules.path_prefix import prefix_problem
 
 PREFIX = "CATMQ_"
 # Variables of the client, of commands, of jobs and of tests in the same environment: no settings of the
@@ -71,6 +72,7 @@ class Config:
     bind: str = "127.0.0.1:8000"  # address and port that the broker listens on
     broker_name: str = ""  # name of this broker in the registry, unique; empty: <host name>:<port>
     broker_url: str = ""  # URL of this broker for clients; empty: made from bind or the host name
+    path_prefix: str = ""  # path of portal and API behind a proxy, such as /catmq; empty: none
     process: str = "command"  # kind of this process: command, broker (set by gunicorn_conf.py) or jobs
     # Secrets
     secret_key: str = _secret("")  # signs consumer ids, the same on all brokers; empty: in data_dir
@@ -258,6 +260,8 @@ def _check(config: Config) -> None:
         raise ConfigError(f"CATMQ_PROCESS must be one of {', '.join(PROCESSES)}.")
     if config.language not in LANGUAGES:
         raise ConfigError(f"CATMQ_LANGUAGE must be one of {', '.join(LANGUAGES)}, not {config.language!r}.")
+    if problem := prefix_problem(config.path_prefix):
+        raise ConfigError(f"CATMQ_PATH_PREFIX {problem}")
     _check_database(config)
     _check_keys(config)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import URLPattern, path
-from django.views.i18n import set_language
 
 from portal.actions.action import Action
 from portal.auth.access import View, login_required_page
@@ -47,7 +46,7 @@ urlpatterns = [
         name="login",
     ),
     path("logout", LogoutView.as_view(), name="logout"),
-    path("language", set_language, name="set_language"),
+    path("language", preferences.language, name="set_language"),
     path("theme", preferences.theme, name="theme"),
     page("help", preferences.keys, "help"),
     page("filters/save", saved_filters.save, "filter-save"),

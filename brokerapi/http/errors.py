@@ -1,6 +1,6 @@
 """The one place where an error becomes HTTP: `application/problem+json` (RFC 9457), whatever was raised.
 
-type            /api/v1/docs#<code>: the docs page explains every code
+type            /api/v1/docs#<code>, behind the path prefix: the docs page explains every code
 title, status   words and number of the HTTP answer
 detail, code    what happened, in words and as a word for programs
 retriable       whether the same request may succeed later; `retry_after_ms` says when, if known
@@ -27,6 +27,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from rest_framework.exceptions import APIException, ErrorDetail, ValidationError
 
+from metadata.config import config
 from metadata.errors import (
     CatmqError,
     Code,
@@ -48,7 +49,7 @@ from metadata.errors import (
 
 log = logging.getLogger(__name__)
 
-DOCS = "/api/v1/docs"
+DOCS = f"{config.path_prefix}/api/v1/docs"
 MOST_NAMED = 20  # wrong fields in one answer
 MOST_CHARS = 500  # of what is said about one of them
 # A code, or a class for all its codes that are not named; the first that fits counts.

@@ -29,6 +29,7 @@ from metadata.errors import MetadataUnavailable, Unavailable
 from metadata.monitoring import mails
 from metadata.monitoring.mails import AlarmNotice
 from metadata.rules.alarm_texts import worded
+from metadata.rules.path_prefix import url_with_prefix
 
 log = logging.getLogger(__name__)
 SINGLE = 3  # more than so many for one address go in one mail
@@ -163,7 +164,7 @@ def _time(at_ms: int) -> str:
 
 
 def _foot() -> str:
-    return _("All alarms: %s") % f"{_portal_url()}/alarms"
+    return _("All alarms: %s") % f"{url_with_prefix(_portal_url(), config.path_prefix)}/alarms"
 
 
 def _portal_url() -> str:

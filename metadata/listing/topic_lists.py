@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db.models import Count, Max, Q, Sum
+from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from metadata.actors import Actor
 from metadata.db.access import LOOK, may
@@ -18,6 +18,7 @@ from metadata.listing.pages import Listed, Manner, Wanted, select
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, ConsumerGroupTopic, Queue, Topic
 from metadata.monitoring import progress
 from metadata.monitoring.progress import GroupProgress
+from metadata.rules.topics.names import INTERNAL_MARK, lane_base
 
 _READY = Q(subscriptions__state="ready")
 TOPICS = Manner(
@@ -114,8 +115,20 @@ def check_look(actor: Actor) -> None:
 
 
 def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[TopicRow]:
+    """Return topics of one kind: normal, internal (see `_is_internal`) or failure (retry topics).
+
+    A search among the normal ones finds those of all kinds: a user who knows a name need not know
+    the kind.
+    """
     check_look(actor)
-    rows = Topic.objects.filter(kind=kind).exclude(state="deleted").defer("layout", "description")
+    rows = Topic.objects.exclude(state="deleted").defer("layout", "description")
+    with reachable():
+        if kind == "failure":
+            rows = rows.filter(kind="failure")
+        elif kind == "internal":
+            rows = rows.filter(_is_internal(), kind="normal")
+        elif not wanted.search:
+            rows = rows.filter(~_is_internal(), kind="normal")
     found = select(rows, wanted=wanted, manner=TOPICS)
     ids = [row.pk for row in found.items]
     with reachable():
@@ -137,6 +150,43 @@ def topics(*, wanted: Wanted, actor: Actor, kind: str = "normal") -> Listed[Topi
             bytes=sizes.get(row.pk),
             minutes=tuple(lines.get(row.pk, ())),
         )
+    )
+
+
+def count_by_kind(*, actor: Actor) -> dict[str, int]:
+    """Return the number of topics that the list of normal ones leaves out: internal, failure."""
+    check_look(actor)
+    with reachable():
+        rows = Topic.objects.exclude(state="deleted")
+        return {
+            "internal": rows.filter(_is_internal(), kind="normal").count(),
+            "failure": rows.filter(kind="failure").count(),
+        }
+
+
+def count_internal_subscriptions(*, actor: Actor) -> int:
+    check_look(actor)
+    with reachable():
+        return _subscriptions().filter(_is_internal("topic__"), topic__kind="normal").count()
+
+
+def _is_internal(path: str = "") -> Q:
+    """Return the condition for topics that Celery and Django's tasks make for their own purposes.
+
+    `path` leads from the row to its topic, such as `topic__`.
+    """
+    names = Topic.objects.filter(kind="normal").exclude(state="deleted")
+    ends = Q(name__contains=".low") | Q(name__contains=".high")
+    bases = {name: lane_base(name) for name in names.filter(ends).values_list("name", flat=True)}
+    present = set(names.filter(name__in=set(bases.values())).values_list("name", flat=True))
+    lanes = [name for name, base in bases.items() if base in present]
+    return Q(**{f"{path}name__contains": INTERNAL_MARK}) | Q(**{f"{path}name__in": lanes})
+
+
+def _subscriptions() -> QuerySet[ConsumerGroupTopic]:
+    rows = ConsumerGroupTopic.objects.filter(group__deleted_at__isnull=True)
+    return rows.select_related("group", "topic").defer(
+        "topic__layout", "topic__description", "group__description"
     )
 
 
@@ -177,15 +227,25 @@ def with_minutes(rows: Collection[GroupRow]) -> tuple[GroupRow, ...]:
     return tuple(replace(row, minutes=tuple(handled.get(row.pk, ()))) for row in rows)
 
 
-def subscriptions(*, wanted: Wanted, actor: Actor, topic: str | None = None) -> Listed[SubscriptionRow]:
-    """Subscriptions of all groups, or those to one topic, in six queries. Those to retry topics are parts of
-    others, so only who asks for such a topic sees them."""
+def subscriptions(
+    *, wanted: Wanted, actor: Actor, topic: str | None = None, internal: bool = False
+) -> Listed[SubscriptionRow]:
+    """Return subscriptions of all groups, or those to one topic, in a fixed number of queries.
+
+    A subscription to a retry topic is part of another one, so it is returned for its topic only. Those
+    to internal topics are returned if `internal` is set, for their topic, or if the search finds them.
+    """
     check_look(actor)
-    rows = ConsumerGroupTopic.objects.filter(group__deleted_at__isnull=True)
-    rows = rows.select_related("group", "topic").defer(
-        "topic__layout", "topic__description", "group__description"
-    )
-    rows = rows.filter(topic__kind="normal") if topic is None else rows.filter(topic__name=topic)
+    rows = _subscriptions()
+    with reachable():
+        if topic is not None:
+            rows = rows.filter(topic__name=topic)
+        else:
+            rows = rows.filter(topic__kind="normal")
+            if internal:
+                rows = rows.filter(_is_internal("topic__"))
+            elif not wanted.search:
+                rows = rows.exclude(_is_internal("topic__"))
     found = select(rows, wanted=wanted, manner=SUBSCRIPTIONS)
     with reachable():
         mine = ConsumerGroupConsumer.objects.filter(group__in={row.group_id for row in found.items})

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import F, Max, Q, QuerySet, Sum
+from django.db.models import F, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from metadata.db.clock import before, database_now, ms
@@ -250,16 +250,26 @@ def points(
     return made
 
 
-def reaches_back(
-    *, for_s: int, topic_id: int | None = None, group_id: int | None = None, sent_to: Collection[int] = ()
-) -> bool:
-    """Return if a series, see `points`, is older than so many seconds, which are no more than a day."""
+def first_sample_age_s(
+    *,
+    within_s: int,
+    topic_id: int | None = None,
+    group_id: int | None = None,
+    sent_to: Collection[int] = (),
+) -> float:
+    """Return the age in s of the first sample of a series in the last `within_s` seconds; 0.0 if none.
+
+    `within_s` is at most a day. What the topics of a group were sent before it was created is no
+    sample of the group. See `points` for the other arguments.
+    """
     with reachable():
-        then = before(database_now(), seconds=for_s)
-        if _begun_ms(topic_id, group_id) > ms(then):
-            return False
-        rows = Sample.objects.filter(step_s=60, at__lt=then)
-        return _whose(rows, topic_id, group_id, sent_to).exists()
+        now = database_now()
+        recent = Sample.objects.filter(step_s=60, at__gte=before(now, seconds=within_s))
+        first = _whose(recent, topic_id, group_id, sent_to).aggregate(at=Min("at"))["at"]
+        begun_ms = _begun_ms(topic_id, group_id)
+    if first is None:
+        return 0.0
+    return max(0.0, (ms(now) - max(ms(first), begun_ms)) / 1000)
 
 
 def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:

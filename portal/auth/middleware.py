@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.contrib.sessions.backends.base import UpdateError
 from django.contrib.sessions.exceptions import SessionInterrupted
@@ -29,6 +30,20 @@ def _of_driver() -> tuple[type[Exception], ...]:
     """The driver's own errors: a cursor that is closed on a connection that broke raises these."""
     driver = transaction.get_connection().Database
     return driver.OperationalError, driver.InterfaceError
+
+
+class CookiePaths:
+    """Limits every cookie to the path prefix, so that other sites of the host do not get it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self._get_response(request)
+        # Some cookies, as those of django.contrib.messages, have no setting for their path.
+        for cookie in response.cookies.values():
+            cookie["path"] = settings.FORCE_SCRIPT_NAME or "/"
+        return response
 
 
 class Sessions(SessionMiddleware):
@@ -64,7 +79,7 @@ class SafePages:
             sessions.prolong(request)
         response.setdefault("Content-Security-Policy", POLICY)
         response.setdefault("Referrer-Policy", "same-origin")
-        if not request.path.startswith("/static/"):
+        if not request.path_info.startswith("/static/"):
             response.setdefault("Cache-Control", "no-store")
         return response
 

@@ -21,16 +21,35 @@ from portal.kit.tables import Text
 from portal.templatetags.shapes import DASH, count, rate, size
 
 Value = float | int | None
-TONES = {"rebalance": "", "reset": "warn", "undo": "warn", "alarm": "bad", "resolved": "ok"}  # of marks
 LEAST_S = 10  # of a step that is not over, for its rate to be shown
 
 
+class EventKind(NamedTuple):
+    """The look of events of one kind in a chart, and their name in its legend."""
+
+    tone: str
+    label: Text
+
+
+EVENT_KINDS = {  # the kinds of marks; portal.js has a pattern of dashes for each
+    "alarm": EventKind("bad", lazy("Alarm raised")),
+    "resolved": EventKind("ok", lazy("Alarm resolved")),
+    "reset": EventKind("warn", lazy("Offsets reset")),
+    "undo": EventKind("warn", lazy("Reset undone")),
+    "rebalance": EventKind("", lazy("Rebalance")),
+}
+
+
 class Event(NamedTuple):
-    """A vertical line in a chart: when, ms since 1970; its tone; what is said of it."""
+    """A vertical line in a chart: when, ms since 1970; one of EVENT_KINDS; what is said of it."""
 
     at_ms: int
-    tone: str
+    kind: str
     text: str
+
+    @property
+    def tone(self) -> str:
+        return EVENT_KINDS[self.kind].tone
 
 
 class Row(NamedTuple):
@@ -55,6 +74,12 @@ class Chart:
     def has_events(self) -> bool:
         return any(one.events for one in self.rows)
 
+    @property
+    def event_kinds(self) -> list[tuple[str, EventKind]]:
+        """Return the kinds of events that the chart has, with their names in the legend."""
+        present = {event.kind for row in self.rows for event in row.events}
+        return [(name, kind) for name, kind in EVENT_KINDS.items() if name in present]
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -67,7 +92,10 @@ class Span:
 
 SPANS = (
     Span("15m", lazy("15 min"), 900),
+    Span("30m", lazy("30 min"), 1800),
     Span("1h", lazy("1 hour"), 3600),
+    Span("2h", lazy("2 hours"), 2 * 3600),
+    Span("3h", lazy("3 hours"), 3 * 3600),
     Span("6h", lazy("6 hours"), 6 * 3600),
     Span("1d", lazy("1 day"), 86_400),
     Span("7d", lazy("7 days"), 7 * 86_400),
@@ -76,11 +104,11 @@ SPANS = (
 )
 
 
-USUAL = SPANS[:3]  # in steps of at most a minute; longer ones only where they are asked for
+USUAL = SPANS[:6]  # in steps of at most a minute; longer ones only where they are asked for
 
 
 def span(request: HttpRequest, **whose: Any) -> Span:
-    """Return the span the URL asks for, or the least of the usual ones that holds what was counted.
+    """Return the span of the URL, or the shortest usual one that holds what was counted lately.
 
     `whose` says of what, as in `metrics_history.points`.
     """
@@ -88,8 +116,9 @@ def span(request: HttpRequest, **whose: Any) -> Span:
     named = next((one for one in SPANS if one.key == asked), None)
     if named is not None:
         return named
-    held = (one for one in USUAL[:-1] if not metrics_history.reaches_back(for_s=one.for_s, **whose))
-    return next(held, USUAL[-1])
+    # No usual span shows what is older than the longest one, so it does not make the chart longer.
+    age_s = metrics_history.first_sample_age_s(within_s=USUAL[-1].for_s, **whose)
+    return next((one for one in USUAL if age_s <= one.for_s), USUAL[-1])
 
 
 def spans(chosen: Span) -> list[Link]:
@@ -156,7 +185,7 @@ def _events(points: Sequence[Point], marks: Sequence[Mark]) -> list[list[Event]]
     for mark in marks:
         step = bisect_right(begins, mark.at_ms) - 1
         if step >= 0:
-            found[step].append(Event(mark.at_ms, TONES[mark.kind], _said(mark)))
+            found[step].append(Event(mark.at_ms, mark.kind, _said(mark)))
     return found
 
 

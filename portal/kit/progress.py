@@ -40,11 +40,18 @@ def words(said: Progress) -> tuple[Text, str]:
     return WORDS[said.state]
 
 
+def tone_without_members(lag: int | None) -> str:
+    """Return the tone of a group or subscription without members: amber if something is unread."""
+    return STATES["no_members"][1] if lag else ""
+
+
 def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
     """Return the state of a group, its tone, and its trend in words, '' where the state says all."""
     if found is None:
         return *STATES["unknown"], ""
     label, tone = STATES.get(found.said.state, BEHIND)
+    if found.said.state == "no_members":
+        tone = tone_without_members(found.lag)
     return (
         label,
         tone,
@@ -75,7 +82,10 @@ def _rounded(ms: float) -> int:
 
 
 def cell(found: GroupProgress | None) -> Cell:
-    return badge(*words(found.said)) if found else badge(*WORDS["unknown"])
+    if found is None:
+        return badge(*WORDS["unknown"])
+    label, tone = words(found.said)
+    return badge(label, tone_without_members(found.lag) if found.said.state == "no_members" else tone)
 
 
 def handled(found: GroupProgress | None) -> Cell:

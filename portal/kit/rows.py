@@ -168,7 +168,7 @@ def subscription(row: SubscriptionRow) -> Cell:
         what = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
         return badge(what % row.stopped_queues, "warn")
     if not row.members:
-        return badge(*progress.STATES["no_members"])
+        return badge(progress.STATES["no_members"][0], progress.tone_without_members(row.lag))
     if (row.lag_ms or 0) > LATE_MS:
         return badge(*progress.BEHIND)
     return badge(*progress.STATES["keeps_up" if row.lag or any(row.minutes) else "nothing_sent"])

@@ -255,3 +255,45 @@ def test_a_chart_has_gaps_where_no_value_is_and_points_where_one_stands_alone(pa
     parts = [chart.locator("canvas").element_handle(), chart.locator(".u-over").element_handle()]
     ink = [page.evaluate(f"(parts) => ({INK})(parts, {n})", parts) for n in range(30)]
     assert [n for n, pixels in enumerate(ink) if not pixels] == [10, 11, 13, 14]
+
+
+def test_the_events_of_a_chart_are_named_and_hide_no_line(page: Page) -> None:
+    page.goto("/parts")
+    page.wait_for_selector(".chart .uplot")
+    chart = page.locator(".chart").first
+    names = ["Alarm raised", "Alarm resolved", "Offsets reset", "Rebalance"]
+    assert [name.strip() for name in chart.locator(".event-kinds span").all_inner_texts()] == names
+    strips = chart.locator(".happened")
+    assert str(strips.nth(2).get_attribute("title")).endswith("Alarm: far behind")
+    looks = strips.evaluate_all("all => all.map((one) => getComputedStyle(one).background)")
+    assert all("rgba(0, 0, 0, 0)" in look and "gradient" not in look for look in looks), looks
+    pixels = chart.locator("canvas").element_handle()
+    assert page.evaluate(f"(canvas) => ({RED})(canvas)", pixels) > 20, "the canvas has the line of the alarm"
+
+
+# Pixels in the colour of alarms, below what is drawn over them.
+RED = """(canvas) => {
+    const all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    const reddish = (at) => all[at + 3] > 100 && all[at] > 140 && all[at + 1] < 90 && all[at + 2] < 110;
+    return [...Array(all.length / 4).keys()].filter((pixel) => reddish(4 * pixel)).length;
+}"""
+# Draws a chart once more: its last step has no values, nor has any step one of the third line.
+REDRAW = """() => {
+    const figure = document.querySelector(".chart"), copy = figure.cloneNode(true);
+    copy.id = "live";
+    copy.querySelector(".plot").replaceChildren();
+    const rows = [...copy.querySelectorAll("tbody tr")];
+    for (const cell of [...rows.at(-1).cells].slice(1, 4)) cell.dataset.value = "";
+    for (const row of rows) row.cells[3].dataset.value = "";
+    figure.after(copy);
+    copy.dispatchEvent(new CustomEvent("htmx:afterSettle", { bubbles: true }));
+}"""
+
+
+def test_the_legend_of_a_chart_shows_the_last_known_values(page: Page) -> None:
+    page.goto("/parts")
+    page.wait_for_selector(".chart .uplot")
+    page.evaluate(REDRAW)
+    entries = page.locator("#live .u-legend .u-series:visible").all_inner_texts()
+    assert len(entries) == 3 and not [one for one in entries if "\N{EN DASH}" in one], entries
+    assert "sent" in entries[1] and "handled" in entries[2]

@@ -96,6 +96,14 @@ def test_a_brokers_name_and_url_may_be_given_and_requests_for_that_host_are_answ
         ("CATMQ_BROKER_URL", "http://mq:port", "CATMQ_BROKER_URL must look like http://host:port"),
         ("CATMQ_BROKER_URL", "http://mq:0/", "CATMQ_BROKER_URL must look like http://host:port"),
         ("CATMQ_BIND", "unix:/run/catmq", "CATMQ_BROKER_URL must look like http://host:port"),
+        ("CATMQ_PATH_PREFIX", "catmq", "CATMQ_PATH_PREFIX must look like /catmq: begin with /"),
+        ("CATMQ_PATH_PREFIX", "/catmq/", "CATMQ_PATH_PREFIX must look like /catmq: begin with /"),
+        ("CATMQ_PATH_PREFIX", "/", "CATMQ_PATH_PREFIX must look like /catmq: begin with /"),
+        ("CATMQ_PATH_PREFIX", "/a//b", "CATMQ_PATH_PREFIX must have only A-Z a-z 0-9 . _ ~ -"),
+        ("CATMQ_PATH_PREFIX", "/a?b", "CATMQ_PATH_PREFIX must have only A-Z a-z 0-9 . _ ~ -"),
+        ("CATMQ_PATH_PREFIX", "/a/../b", "CATMQ_PATH_PREFIX must not have . or .. as a part"),
+        ("CATMQ_PATH_PREFIX", "/topics", "CATMQ_PATH_PREFIX must not begin with /topics, a path of the"),
+        ("CATMQ_PATH_PREFIX", "/x" * 101, "CATMQ_PATH_PREFIX must have at most 200 characters, not 202."),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, variable: str, text: str, said: str) -> None:

@@ -8,6 +8,9 @@ from metadata.errors import Code, Invalid
 
 MAX_CHARS = 100
 FAILURE_SUFFIX = "_fail"  # names of failure topics, which only the system makes
+# In names of topics that Celery's transport makes for itself: shop._log.celeryev, shop._p3.mails.
+INTERNAL_MARK = "._"
+LANE = re.compile(r"(.+)\.(?:high|low)[0-9]*")
 PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -27,6 +30,18 @@ def failure_name(group: str, topic: str) -> str:
     'billing_orders_fail'
     """
     return f"{group}_{topic}{FAILURE_SUFFIX}"
+
+
+def lane_base(name: str) -> str:
+    """Return the topic whose tasks of another priority Django's tasks put into this one; '' if none.
+
+    Users may give topics such names, too: it is a lane only if the returned topic exists.
+
+    >>> lane_base("tasks.mails.low"), lane_base("tasks.mails.high2"), lane_base("tasks.mails")
+    ('tasks.mails', 'tasks.mails', '')
+    """
+    match = LANE.fullmatch(name)
+    return match[1] if match else ""
 
 
 def check_name(kind: str, text: str, *, field: str = "name") -> str:

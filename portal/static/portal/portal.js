@@ -75,17 +75,51 @@
   // No line leads to a value between two gaps, so it is a point.
   const alone = (plot, n) => plot.data[n].flatMap((value, at, all) => (value !== null && (all[at - 1] ?? null) === null && (all[at + 1] ?? null) === null ? [at] : []));
   // Vertical lines where something happened; the table says it, too.
-  const mark = (plot, table) => {
-    for (const old of plot.over.querySelectorAll(".happened")) old.remove();
-    for (const event of table.querySelectorAll("[data-at]")) {
-      const at = Number(event.dataset.at) / 1000;
-      if (at < plot.scales.x.min || at > plot.scales.x.max) continue;
-      const line = document.createElement("i");
-      line.className = `happened ${event.className}`;
-      line.style.left = `${plot.valToPos(at, "x")}px`;
-      line.title = `${EXACT.format(at * 1000)} ${event.textContent}`;
-      plot.over.append(line);
+  const DASHES = { alarm: [], resolved: [4, 3], reset: [], undo: [4, 3], rebalance: [1, 3] };
+  const happened = (plot, table) => [...table.querySelectorAll("[data-at]")]
+    .map((event) => ({ event, at: Number(event.dataset.at) / 1000 }))
+    .filter(({ at }) => at >= plot.scales.x.min && at <= plot.scales.x.max);
+  // Before the series are drawn, and thin, so that the events of a busy hour hide no line.
+  const drawEvents = (plot, table) => {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.globalAlpha = 0.6;
+    ctx.lineWidth = devicePixelRatio;
+    for (const { event, at } of happened(plot, table)) {
+      const x = Math.round(plot.valToPos(at, "x", true)) + 0.5;
+      ctx.strokeStyle = colour(`--${event.className || "soft"}`);
+      ctx.setLineDash((DASHES[event.dataset.kind] ?? []).map((length) => length * devicePixelRatio));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
     }
+    ctx.restore();
+  };
+  // A transparent strip over each line tells what happened: the line itself is too thin for a mouse.
+  const labelEvents = (plot, table) => {
+    for (const old of plot.over.querySelectorAll(".happened")) old.remove();
+    for (const { event, at } of happened(plot, table)) {
+      const strip = document.createElement("i");
+      strip.className = "happened";
+      strip.style.left = `${plot.valToPos(at, "x")}px`;
+      strip.title = `${EXACT.format(at * 1000)} ${event.textContent}`;
+      plot.over.append(strip);
+    }
+  };
+  // While nobody points, the legend shows the last step in which every line has a value. A line without
+  // any value has no entry, nor has the time if no line has one.
+  const hasValues = (values) => values.some((value) => value !== null);
+  const lastShown = (data) => {
+    const lines = data.slice(1).filter(hasValues);
+    const steps = [...data[0].keys()].reverse();
+    const has = (at) => (line) => line[at] !== null;
+    return steps.find((at) => lines.every(has(at))) ?? steps.find((at) => lines.some(has(at))) ?? null;
+  };
+  const hideEmptyEntries = (plot) => {
+    const entries = plot.root.querySelectorAll(".u-legend .u-series");
+    const hasLine = plot.data.slice(1).some(hasValues);
+    entries.forEach((entry, n) => { entry.hidden = n === 0 ? !hasLine : !hasValues(plot.data[n]); });
   };
   function draw() {
     if (typeof uPlot === "undefined") return;
@@ -99,15 +133,21 @@
       const series = names.map((label, n) => n === 0
         ? { label, value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
         : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false, filter: alone }, value: (_, v) => (v === null ? "–" : short(v)) });
-      const last = table.tBodies[0].rows.length - 1;
-      const rest = (one) => { if (one.cursor.idx == null && last >= 0) one.setLegend({ idx: last }); };  // what is so now, while nobody points
+      const data = columns(table);
+      const last = lastShown(data);
+      const rest = (one) => { if (one.cursor.idx == null && last !== null) one.setLegend({ idx: last }); };
       const plot = new uPlot({
         width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false, sync: { key: "page" } },
-        hooks: { ready: [rest], setCursor: [rest], draw: [(one) => mark(one, table)] },
+        hooks: {
+          ready: [rest, hideEmptyEntries], setCursor: [rest],
+          drawAxes: [(one) => drawEvents(one, table)], draw: [(one) => labelEvents(one, table)],
+        },
         axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
         // A single point has no span of its own: half an hour on both sides.
         scales: { x: { range: (one, low, high) => (one.data[0].length === 1 ? [low - 1800, low + 1800] : [low, high]) }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
-      }, columns(table), place);
+      }, data, place);
+      const kinds = figure.querySelector(".event-kinds");
+      if (kinds) kinds.hidden = false;
       new ResizeObserver(() => { if (plot.root.isConnected) plot.setSize({ width: Math.max(240, figure.clientWidth), height: 190 }); }).observe(figure);
     }
   }

@@ -10,6 +10,7 @@ from metadata.listing.consumer_lists import ConsumerRow, RebalanceRow
 from metadata.listing.topic_lists import SubscriptionRow
 from portal.auth.access import actor
 from portal.kit import pages, places, rows
+from portal.kit.pages import Link, to
 from portal.kit.tables import (
     Column,
     Columns,
@@ -27,7 +28,8 @@ from portal.kit.tables import (
 
 def subscriptions(request: HttpRequest) -> HttpResponse:
     """Show which group reads which topic."""
-    found = topic_lists.subscriptions(wanted=wanted(request), actor=actor(request))
+    internal = request.GET.get("kind") == "internal"
+    found = topic_lists.subscriptions(wanted=wanted(request), actor=actor(request), internal=internal)
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
         Column(_("Topic"), lambda one: rows.topic(one.topic), "topic"),
@@ -39,7 +41,14 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
     ]
     hint = Empty(_("No matching subscriptions"), "catmq subscribe billing orders")
     table = listed(request, columns, found, empty=hint)
-    return pages.list_page(request, _("Subscriptions"), table, section="subscriptions")
+    filters = []
+    if (hidden := topic_lists.count_internal_subscriptions(actor=actor(request))) or internal:
+        url = to("subscriptions")
+        filters = [
+            Link(_("Subscriptions"), url, "" if internal else "on"),
+            Link(_("Internal topics"), f"{url}?kind=internal", "on" if internal else "", hidden),
+        ]
+    return pages.list_page(request, _("Subscriptions"), table, section="subscriptions", filters=filters)
 
 
 def consumers(request: HttpRequest) -> HttpResponse:

@@ -241,7 +241,7 @@ def _silent_ms(member: MemberView | None) -> int | None:
 
 def _reader(one: QueueLag) -> Cell:
     if not one.owner:
-        return badge(_("nobody"), "warn")
+        return badge(_("nobody"), "warn" if one.lag else "")
     return text(f"{one.owner} ({one.instance})" if one.instance else one.owner)
 
 

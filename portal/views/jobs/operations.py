@@ -200,8 +200,7 @@ def _day(word: str) -> date | None:
 def _who(request: HttpRequest, one: AuditRow) -> Cell:
     """Return who changed something, with a link to all that he did."""
     kind = rows.ACTORS.get(one.actor_kind, one.actor_kind)
-    shown = f"{kind} {one.actor}" + (f" ({one.address})" if one.address else "")
-    return text(shown, with_words(request, who=one.actor, page=""))
+    return Cell((f"{kind} {one.actor}", one.address), "who", with_words(request, who=one.actor, page=""))
 
 
 def _values(values: Mapping[str, Any] | None) -> str | None:

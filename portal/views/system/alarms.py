@@ -189,7 +189,8 @@ class AcknowledgeAll(Action):
             )
         ]
         named: list[Text] = [
-            f"{rows.alarm_kind(kind)}: {name}" for kind, name in fields["chosen"][:MOST_NAMED]
+            _("%(what)s: %(where)s") % {"what": rows.alarm_kind(kind), "where": name}
+            for kind, name in fields["chosen"][:MOST_NAMED]
         ]
         more = len(fields["chosen"]) - MOST_NAMED
         if more > 0:

@@ -37,10 +37,10 @@ from portal.kit.tables import (
 from portal.templatetags.shapes import DASH, DAY, HOUR, MINUTE
 
 EVENTS = {
-    4: ("", "Rebalance: a joined"),
-    7: ("warn", "Reset by ada: orders"),
-    17: ("bad", "Alarm: far behind"),
-    25: ("ok", "Resolved: far behind"),
+    4: ("rebalance", "Rebalance: a joined"),
+    7: ("reset", "Reset by ada: orders"),
+    17: ("alarm", "Alarm: far behind"),
+    25: ("resolved", "Resolved: far behind"),
 }
 GAPS = (10, 11, 13, 14)  # steps without a value; the one between them stands alone
 TONES = ("", "ok", "warn", "bad")

@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
+from django.views.i18n import set_language
 
 from portal.auth.access import THEME_COOKIE, THEMES
 from portal.kit import pages
@@ -16,11 +17,19 @@ YEAR_S = 365 * 86_400
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
     """Remembers light, dark, or as the system, and goes back to the page."""
-    wanted, back = request.POST.get("theme", ""), request.POST.get("next", "/")
+    wanted, back = request.POST.get("theme", ""), request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()})
-    response = HttpResponseRedirect(back if safe else "/")
+    response = HttpResponseRedirect(back if safe else pages.to("overview"))
     if wanted in THEMES:
         response.set_cookie(THEME_COOKIE, wanted, max_age=YEAR_S, samesite="Lax", httponly=True)
+    return response
+
+
+def language(request: HttpRequest) -> HttpResponse:
+    """Remember the language as Django does, and go back to the page, or to the overview."""
+    response: HttpResponse = set_language(request)
+    if response.headers.get("Location") == "/":  # Django's own way out, which knows no path prefix
+        response["Location"] = pages.to("overview")
     return response
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -44,7 +45,8 @@ MOST_GROUPS = 200
 
 
 def topics_list(request: HttpRequest) -> HttpResponse:
-    kind = "failure" if request.GET.get("kind") == "failure" else "normal"
+    kind = request.GET.get("kind", "")
+    kind = kind if kind in ("internal", "failure") else "normal"
     found = topic_lists.topics(wanted=wanted(request), kind=kind, actor=actor(request))
     columns: Columns[TopicRow] = [
         Column(_("Topic"), lambda one: rows.topic(one.name), "name"),
@@ -70,11 +72,21 @@ def topics_list(request: HttpRequest) -> HttpResponse:
         Link(_("Import"), to("import")),
     ]
     table = listed(request, columns, found, empty=hint)
-    filters = [
-        Link(_("Topics"), to("topics"), "on" if kind == "normal" else ""),
-        Link(_("Retry topics"), to("topics") + "?kind=failure", "on" if kind == "failure" else ""),
-    ]
+    filters = _kinds(kind, topic_lists.count_by_kind(actor=actor(request)))
     return pages.list_page(request, _("Topics"), table, section="topics", actions=actions, filters=filters)
+
+
+def _kinds(chosen: str, counts: Mapping[str, int]) -> list[Link]:
+    """Return the tabs of the list: what it leaves out is counted beside the tab that shows it."""
+    internal, retry = counts["internal"], counts["failure"]
+    links = {
+        "normal": Link(_("Topics"), to("topics")),
+        "internal": Link(_("Internal topics"), f"{to('topics')}?kind=internal", count=internal),
+        "failure": Link(_("Retry topics"), f"{to('topics')}?kind=failure", count=retry),
+    }
+    if not internal and chosen != "internal":
+        del links["internal"]
+    return [replace(link, tone="on" if kind == chosen else "") for kind, link in links.items()]
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:

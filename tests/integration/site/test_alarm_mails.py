@@ -296,3 +296,13 @@ def test_a_mail_of_a_command_links_to_a_broker_that_lives(
     assert alarm_mails._foot().endswith("http://mq.example:8100/alarms")
     monkeypatch.setattr(discovery._memory, "views", ())
     assert alarm_mails._foot().endswith(f"{config.broker_url}/alarms")
+
+
+@pytest.mark.one_engine
+def test_a_mail_links_to_the_portal_below_its_path_prefix(
+    metadata_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for url in ("https://tools.example", "https://tools.example/catmq"):
+        behind_proxy = replace(config, process="broker", path_prefix="/catmq", broker_url=url)
+        monkeypatch.setattr(alarm_mails, "config", behind_proxy)
+        assert alarm_mails._foot().endswith(" https://tools.example/catmq/alarms")

@@ -186,7 +186,7 @@ def test_a_job_that_failed_is_quiet_once_its_alarm_is_acknowledged_but_others_ar
     assert "3 runs of jobs failed" in text(ada.get("/"))
     alarms.raise_alarm(kind="job_failed", name="cleanup", detail="it raised")
     acknowledged(ada, "job_failed", "cleanup")
-    page = re.sub(r'<td class="events">.*?</td>', "", text(ada.get("/")))  # charts mark when it began
+    page = re.sub(r'(?s)<td class="events">.*?</td>', "", text(ada.get("/")))  # charts mark when it began
     assert "1 run of a job failed" in page and "cleanup" not in page
 
 
@@ -296,6 +296,8 @@ def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_
     assert "does not answer" in verdict and "billing" not in verdict
     preview = ada.get("/acknowledge/alarms")
     assert text(preview).count("billing/orders") >= 2 and len(alarms.acknowledgeable(actor=ME)) == 3
+    chinese = text(ada.get("/acknowledge/alarms", headers={"accept-language": "zh-hans"}))
+    assert "严重积压\N{FULLWIDTH COLON}billing/orders" in chinese
     assert "3 alarms are acknowledged." in text(confirm(ada, "/acknowledge/alarms", preview))
     assert alarms.acknowledgeable(actor=ME) == []
     assert ada.get("/acknowledge/alarms").status_code == 404

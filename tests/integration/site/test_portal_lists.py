@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.db.clock import database_now
 from metadata.listing import topic_lists
 from metadata.listing.pages import Wanted
 from metadata.models import (
@@ -34,6 +36,7 @@ from metadata.monitoring import metrics_history
 from metadata.users.accounts import EVERYTHING, LOOK
 from portal.urls import urlpatterns
 from tests.support import rows
+from tests.support.forms import text
 
 ADA = Actor(kind="user", name="ada", rights={**EVERYTHING, **LOOK})
 NO_LISTS = {"logout", "set_language", "theme", "filter-save", "filter-delete", "messages-download"}
@@ -164,3 +167,78 @@ def test_the_small_line_of_a_row_shows_what_was_counted(browser: Client) -> None
     shown = browser.get("/topics").content.decode()
     assert 'role="img"' in shown and "Messages per minute:" in shown and "<polyline" in shown
     assert browser.get("/subscriptions").status_code == browser.get("/groups").status_code == 200
+
+
+@pytest.fixture
+def libraries(browser: Client) -> Client:
+    """Topics of users, of Celery and of Django's tasks, and a group that reads them."""
+    rows.world()
+    users = ("orders", "shop.mails", "tasks.mails", "oven.low")
+    internal = ("shop._log.celeryev", "shop._p3.mails", "shop._bindings", "tasks.mails.low")
+    for name in (*users[1:], *internal):
+        rows.topic(name, queues=1)
+    for name in ("shop.mails", "shop._log.celeryev", "tasks.mails.low"):
+        rows.subscribe("billing", name)
+    Topic.objects.create(name="billing_orders_fail", kind="failure", state="ready", created_at=database_now())
+    snapshot.refresh()
+    return browser
+
+
+def listed(page: str, kind: str) -> list[str]:
+    """The names of topics in the table of a page, in order; `kind`: of the links."""
+    return re.findall(rf'<a href="/{kind}/([^"/]+)"><code>', page)
+
+
+def test_topics_of_libraries_are_counted_behind_a_tab(libraries: Client) -> None:
+    page = text(libraries.get("/topics"))
+    assert listed(page, "topics") == ["orders", "oven.low", "shop.mails", "tasks.mails"]
+    tabs = re.findall(r'<a href="(/topics[^"]*)"[^>]*>([^<]+)<span class="soft">(\d+)</span></a>', page)
+    assert [(url, label.strip(), count) for url, label, count in tabs] == [
+        ("/topics?kind=internal", "Internal topics", "4"),
+        ("/topics?kind=failure", "Retry topics", "1"),
+    ]
+    internal = text(libraries.get("/topics?kind=internal"))
+    names = ["shop._bindings", "shop._log.celeryev", "shop._p3.mails", "tasks.mails.low"]
+    assert listed(internal, "topics") == names
+    assert listed(text(libraries.get("/topics?kind=failure")), "topics") == ["billing_orders_fail"]
+
+
+def test_a_search_finds_topics_of_every_kind(libraries: Client) -> None:
+    for name in ("shop._p3.mails", "tasks.mails.low", "billing_orders_fail", "oven.low"):
+        assert listed(text(libraries.get(f"/topics?q={name}")), "topics") == [name]
+    assert listed(text(libraries.get("/topics?kind=internal&q=oven")), "topics") == []
+    found = text(libraries.get("/subscriptions?q=celeryev"))
+    assert listed(found, "topics") == ["shop._log.celeryev"]
+
+
+def test_a_list_without_topics_of_libraries_has_no_tab_for_them(browser: Client) -> None:
+    rows.world()
+    for path in ("/topics", "/subscriptions"):
+        assert "Internal topics" not in text(browser.get(path))
+
+
+def test_subscriptions_to_topics_of_libraries_are_counted_behind_a_tab(libraries: Client) -> None:
+    page = text(libraries.get("/subscriptions"))
+    assert listed(page, "topics") == ["orders", "shop.mails"]
+    assert re.search(r'kind=internal"[^>]*>Internal topics\s*<span class="soft">2</span>', page)
+    internal = text(libraries.get("/subscriptions?kind=internal"))
+    assert sorted(listed(internal, "topics")) == ["shop._log.celeryev", "tasks.mails.low"]
+
+
+@pytest.mark.parametrize(("lag", "tone"), [(0, ""), (7, "warn")])
+def test_a_group_without_members_is_amber_only_if_something_is_unread(
+    browser: Client, lag: int, tone: str
+) -> None:
+    rows.world()
+    ConsumerGroupTopic.objects.update(lag=lag, lag_ms=1_000 * lag, lag_at=database_now())
+    for path in ("/groups", "/subscriptions"):
+        assert f'<span class="badge {tone}">no members</span>' in text(browser.get(path)), path
+
+
+def test_the_audit_log_shows_who_with_the_address_below(browser: Client) -> None:
+    AuditLog.objects.create(
+        at=database_now(), actor_kind="user", actor_name="ada", address="2001:db8::1", verb="delete",
+        kind="topic", name="orders",
+    )  # fmt: skip
+    page = text(browser.get("/audit"))
+    assert '<a href="?who=ada">user ada</a><small>2001:db8::1</small>' in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -29,6 +30,11 @@ def reset() -> None:
     offset_reset.reset(group="billing", topic="orders", target=Target(to="latest"), actor=ME)
 
 
+def kinds(page: str) -> list[str]:
+    """The names of kinds of events below the charts of a page."""
+    return re.findall(r'<span><i class="\w+ \w*"></i>([^<]+)</span>', page)
+
+
 def test_a_group_has_marks_of_its_rebalances_resets_and_alarms(ada: Client) -> None:
     failing.member()
     reset()
@@ -41,6 +47,8 @@ def test_a_group_has_marks_of_its_rebalances_resets_and_alarms(ada: Client) -> N
     assert "Alarm: far behind, billing/orders</span>" in page
     assert "Resolved: far behind, billing/orders</span>" in page
     assert "billing2" not in page and "node nearly full" not in page
+    named = ["Alarm raised", "Alarm resolved", "Offsets reset", "Rebalance"]
+    assert kinds(page) == [*named, *named], "both charts name their lines"
 
 
 def test_a_topic_and_the_overview_have_marks_of_resets_and_alarms_only(ada: Client) -> None:
@@ -50,6 +58,7 @@ def test_a_topic_and_the_overview_have_marks_of_resets_and_alarms_only(ada: Clie
     page = text(ada.get("/topics/orders"))
     assert "Alarm: not cleaned, orders/0</span>" in page and "payments" not in page
     assert f"Reset by {ME.name}: orders</span>" in page and "Rebalance: " not in page
+    assert set(kinds(page)) == {"Alarm raised", "Offsets reset"}
     first = text(ada.get("/"))
     assert "Alarm: not cleaned, payments/0</span>" in first and "Rebalance: " not in first
 
