@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -84,10 +84,15 @@ def dead(*, most: int = MOST) -> DeadLetters:
 
 def of_group(group_id: int) -> GroupDeadLetters | None:
     """Return the dead letters of a group as they were counted last; None if it has none."""
+    return of_groups([group_id]).get(group_id)
+
+
+def of_groups(group_ids: Collection[int]) -> dict[int, GroupDeadLetters]:
+    """Return the dead letters of groups as they were counted last, by group id. Others have none."""
     with reachable():
-        name = ConsumerGroup.objects.filter(pk=group_id).values_list("name", flat=True).first()
-        rows = list(DeadLetterCount.objects.filter(group_ref=group_id))
-    return next(iter(_rows(rows, {group_id: name or ""})), None)
+        names = dict(ConsumerGroup.objects.filter(pk__in=group_ids).values_list("pk", "name"))
+        rows = list(DeadLetterCount.objects.filter(group_ref__in=names))
+    return dict(zip((row.group_ref for row in rows), _rows(rows, names), strict=True))
 
 
 def _rows(rows: list[DeadLetterCount], called: Mapping[int, str]) -> tuple[GroupDeadLetters, ...]:

@@ -63,9 +63,11 @@ class Matrix(NamedTuple):
 
 def groups_list(request: HttpRequest) -> HttpResponse:
     found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
+    dead = dead_letter_counts.of_groups([row.pk for row in found.items])
     *figures, minutes = rows.GROUP
     columns: Columns[GroupRow] = [
         *figures,
+        Column(_("Dead letters"), lambda one: _dead_count(dead.get(one.pk)), right=True),
         Column(_("Topics"), lambda one: number(one.topics), right=True),
         minutes,
         Column(_("Owners"), lambda one: text(one.owners or None)),
@@ -153,6 +155,13 @@ def _tiles(
         Fact(_("Members"), len(view.members), kind="number"),
         *_dead_letters(view.name, dead, manages=manages),
     ]
+
+
+def _dead_count(dead: GroupDeadLetters | None) -> Cell:
+    """Return the number of a group's dead letters, red until somebody has seen all."""
+    if dead is None:
+        return number(0)
+    return number(dead.messages, to("group", dead.group), "bad" if dead.unseen else "")
 
 
 def _dead_letters(group: str, dead: GroupDeadLetters | None, *, manages: bool) -> list[Fact]:

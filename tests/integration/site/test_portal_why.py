@@ -251,6 +251,8 @@ def test_dead_letters_are_on_the_first_page_of_a_group(world: World, monkeypatch
     page = world.browser.get("/groups/billing").content.decode()
     assert 'class="tile bad" href="/groups/billing/failures"><span class="label">Dead letters</span>' in page
     assert 'dead letters <span class="badge bad">1,500</span></a>' in page and 'class="tile ok"' not in page
+    listed = world.browser.get("/groups").content.decode()
+    assert '<a href="/groups/billing"><span class="bad-ink">1,500</span></a>' in listed
     DeadLetterCount.objects.update(seen_at=now)
     page = world.browser.get("/groups/billing").content.decode()
     assert 'dead letters <span class="badge warn">1,500' in page
