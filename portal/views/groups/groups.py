@@ -67,7 +67,7 @@ def groups_list(request: HttpRequest) -> HttpResponse:
     *figures, minutes = rows.GROUP
     columns: Columns[GroupRow] = [
         *figures,
-        Column(_("Dead letters"), lambda one: _dead_count(dead.get(one.pk)), right=True),
+        Column(_("Dead letters"), lambda one: _dead_count(dead.get(one.pk)), right=True, lead=True),
         Column(_("Topics"), lambda one: number(one.topics), right=True),
         minutes,
         Column(_("Owners"), lambda one: text(one.owners or None)),
