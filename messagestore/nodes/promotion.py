@@ -153,16 +153,17 @@ def adopt(*, name: str, actor: Actor, rows: str = "", say: Callable[[str], None]
 
 
 def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
-    """Return {queue: (lowest offset, end)} of queues that have messages and no head row.
+    """Return {queue: (lowest offset, end)} of queues that have messages and no head row, or one with head 0.
 
-    Restoring a backup into a database leaves tables alone that the backup does not have: those of queues
-    that were made after it. A head of 0 for such a queue would declare a gap over messages that are there.
+    A run of the command that ended before it placed the head leaves such a row. Restoring a backup into
+    a database leaves tables alone that the backup does not have: those of queues that were made after
+    it. A head of 0 for such a queue would declare a gap over messages that are there.
     """
     with suppress(db_errors.Final):  # a database without the tables of a node has no messages
         heads = queue_sql.read_heads(session, queues=None)
         tables = {*audit_sql.message_tables(session)}
         queues = [one.queue for one in failovers.queues(info.id)]
-        missing = [queue for queue in queues if queue in tables and queue not in heads]
+        missing = [queue for queue in queues if queue in tables and not heads.get(queue)]
         ends = {queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing}
         return {
             queue: (lowest, highest + 1)
