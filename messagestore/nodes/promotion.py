@@ -27,9 +27,16 @@ from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes import encryption, promotion_rights
 from messagestore.nodes.preflight import refusal
 from messagestore.nodes.registry import check_server, check_way
-from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
+from messagestore.nodes.replica_inspection import JUMP, Lost, ReplicaInspection, delayed_loss, holds
 from messagestore.pool import session_pool
-from messagestore.tables import audit_sql, node_sql, promotion_sql, queue_sql, reader_sql
+from messagestore.tables import (
+    audit_sql,
+    delayed_sql,
+    node_sql,
+    promotion_sql,
+    queue_sql,
+    reader_sql,
+)
 from messagestore.tables.shapes import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -358,7 +365,16 @@ def _settle(
     promotion_sql.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
         queue_sql.open_queues(session, queues=node_rows.open_queues(begun.node_id))
-    report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing}
+    counts, seen = delayed_sql.read_counts(session), failovers.delayed_seen(begun.node_id)
+    delayed = 0 if inspection.complete else seen.lost(given=counts.given)
+    if not inspection.complete:
+        # A lost delayed message may still be asked for, or recalled, by its id. No other one gets it.
+        given = max(seen.given, counts.given) + JUMP
+        delayed_sql.raise_ids(session, above=given)
+        counts = counts._replace(given=given)
+    if delayed:
+        run.note(delayed_loss(delayed))
+    report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing, "delayed_lost": delayed}
     report |= {f"lost {one.group}/{one.topic}/{one.queue}": one.messages for one in lost}
     state = failovers.finish(
         begun=begun,
@@ -366,11 +382,12 @@ def _settle(
         address=address,
         identity=identity,
         heads=raised,
+        delayed=counts,
         report=report,
         actor=run.actor,
     )
-    counts = (len(inspection.queues), len(raised), missing)
-    return Outcome(run.info.name, state, begun.epoch, *counts, lost, tuple(run.notes))
+    sizes = (len(inspection.queues), len(raised), missing)
+    return Outcome(run.info.name, state, begun.epoch, *sizes, lost, tuple(run.notes))
 
 
 def _place_readers(session: Session, inspection: ReplicaInspection) -> None:

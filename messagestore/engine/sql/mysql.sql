@@ -805,6 +805,15 @@ SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
 -- name: count_delayed
 SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting
 
+-- How many delayed messages there ever were, by the counter of their ids, and how many of them wait.
+-- name: select_delayed_counts
+SELECT CAST(COALESCE(AUTO_INCREMENT, 1) AS SIGNED) - 1 FROM information_schema.tables
+ WHERE table_schema = DATABASE() AND table_name = 'delayed_message';
+SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message LIMIT :most) waiting
+
+-- name: raise_delayed_ids
+ALTER TABLE delayed_message AUTO_INCREMENT = :next_id
+
 -- name: delete_queue_delayed
 DELETE FROM delayed_message WHERE queue_id = :queue LIMIT :most
 

@@ -600,6 +600,17 @@ SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
 -- name: count_delayed
 SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting
 
+-- How many delayed messages there ever were, by the counter of their ids, and how many of them wait.
+-- name: select_delayed_counts
+SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'delayed_message'), 0);
+SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message LIMIT :most) waiting
+
+-- name: raise_delayed_ids
+DELETE FROM sqlite_sequence WHERE name = 'delayed_message' AND seq < :next_id - 1;
+INSERT INTO sqlite_sequence (name, seq)
+SELECT 'delayed_message', :next_id - 1
+ WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'delayed_message')
+
 -- name: delete_queue_delayed
 DELETE FROM delayed_message
  WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue LIMIT :most)
