@@ -128,6 +128,13 @@ class ShareModel(RuleBasedStateMachine):
     def report(self, report: Report) -> None:
         self._call(report, broker=1)
 
+    @rule(times=st.integers(2, 4))
+    def starve(self, times: int) -> None:
+        """Members get messages that they do not begin before the lease ends, several times."""
+        for n in range(times):
+            self._call(Ask(n % 2, 100, recovers=False, is_lost=False), broker=0)
+            self.let_leases_end()
+
     @rule()
     def let_leases_end(self) -> None:
         plant(self.queue, f"UPDATE share_run SET lease_until = {self.past}")
