@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from messagestore.engine import db_errors
@@ -154,18 +154,23 @@ class _Work:
             return
         ordered = sorted(entries, key=lambda one: one.key)
         grants = [(one.done.queue, one.grant) for one in ordered]
-        for tries in _tries():
-            try:
-                with self._node.reading() as session:
-                    finished = run_sql.finish(session, group_id=self._group.id, grants=grants)
-                break
-            except db_errors.RolledBack:
-                if tries == TRIES:
-                    raise
+        group_id = self._group.id
+        finished = self._together(lambda session: run_sql.finish(session, group_id=group_id, grants=grants))
         held = [one for one, was in zip(ordered, finished, strict=True) if was]
         for one in held:
             self._answer(one, "ok", handled=one.grant.end - one.grant.first)
         self._name([one for one in ordered if one not in held])
+
+    def _together(self, change: Callable[[Session], list[bool]]) -> list[bool]:
+        """Make a change of several runs in one transaction, and again after a deadlock."""
+        for tries in _tries():
+            try:
+                with self._node.reading() as session:
+                    return change(session)
+            except db_errors.RolledBack:
+                if tries == TRIES:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def _count(self, entries: Sequence[_Entry]) -> None:
         """Write whether leases count as deliveries; what cannot be written is answered."""
@@ -175,14 +180,8 @@ class _Work:
         counts = [
             (one.done.queue, one.grant, Count(one.done.delivery, bool(one.done.begun))) for one in ordered
         ]
-        for tries in _tries():
-            try:
-                with self._node.reading() as session:
-                    counted = run_sql.count(session, group_id=self._group.id, counts=counts)
-                break
-            except db_errors.RolledBack:
-                if tries == TRIES:
-                    raise
+        group_id = self._group.id
+        counted = self._together(lambda session: run_sql.count(session, group_id=group_id, counts=counts))
         failed = []
         for one, was in zip(ordered, counted, strict=True):
             if not was:
