@@ -74,7 +74,10 @@ GROUPS = {
     "wait_ms": "how long to wait for messages if there are none",
 }
 SHARES = {
-    "deliveries": "how often the run was leased",
+    "begun": "whether messages of the run have begun, so that this lease counts as a delivery",
+    "count_begun": "true: leases of messages that were leased before count once the member reports begun",
+    "deliveries": "how often the run was leased; leases that count for nothing are left out",
+    "delivery": "the `deliveries` that came with an uncounted run; 0 for any other",
     "done": "reports on runs, or what came of each",
     "end": "offset behind the last one of the run",
     "finished": "ranges of offsets that are finished, or how many messages are",
@@ -89,6 +92,7 @@ SHARES = {
     "release": "offsets to deliver again now",
     "released": "how many leases ended",
     "renew": "true: the lease begins anew",
+    "uncounted": "true: the lease counts as a delivery when the member reports begun",
     "unseen": "offsets that no application got: deliver them again now, this lease counts as no delivery",
 }
 FAILURES = {

@@ -10,7 +10,7 @@ from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text,
 from messagestore.nodes import registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
-from messagestore.nodes.replica_inspection import Lost
+from messagestore.nodes.replica_inspection import Lost, delayed_loss
 from metadata.brokers.discovery import BrokerView
 from metadata.nodes.node_rows import NodeView
 from metadata.rules.settings import NODE
@@ -168,7 +168,8 @@ class NodeMoveAnswer(Answer):
 
 def planned(plan: Plan) -> dict[str, Any]:
     """Return the move that a plan would make."""
-    return NodeMoveAnswer.of(plan, dry_run=True, state=None, epoch=None, notes=(), plan=plan)
+    notes = [delayed_loss(plan.delayed)] if plan.delayed else []
+    return NodeMoveAnswer.of(plan, dry_run=True, state=None, epoch=None, notes=notes, plan=plan)
 
 
 def moved(done: Outcome) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class RunReport(HeldRun, kw_only=True):
     `all`: every message of it is finished. Else `finished` are ranges of offsets (the second is not included)
     and `release` offsets that are to be delivered again now. So are those in `unseen`, and this lease of them
     counts as no delivery. `renew`: the lease begins anew.
+
+    `begun`, with the `delivery` that came with the run: true if its messages begin now, so that the lease
+    counts as a delivery; false if none has begun yet, so that it does not count until a report says true.
     """
 
     all: bool = False
@@ -47,6 +50,8 @@ class RunReport(HeldRun, kw_only=True):
     release: Annotated[tuple[Id, ...], Meta(max_length=MOST_MESSAGES)] = ()
     unseen: Annotated[tuple[Id, ...], Meta(max_length=MOST_MESSAGES)] = ()
     renew: bool = False
+    begun: bool | None = None
+    delivery: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
 
     def done(self) -> Done:
         """The report for the layer below."""
@@ -59,6 +64,8 @@ class RunReport(HeldRun, kw_only=True):
             release=self.release,
             unseen=self.unseen,
             renew=self.renew,
+            begun=self.begun,
+            delivery=self.delivery,
         )
 
 
@@ -69,7 +76,8 @@ class ShareRequest(Request, kw_only=True):
     """A member of a share group asks for messages of `topics`, in order of preference; none named: of all.
 
     `done` is recorded first. With `recover` the runs come first that this member has and `holding` does not
-    list: for a call whose answer was lost.
+    list: for a call whose answer was lost. With `count_begun` the member says when it begins: a lease of
+    messages that were leased before is no delivery until it reports `begun`.
     """
 
     topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
@@ -79,11 +87,12 @@ class ShareRequest(Request, kw_only=True):
     done: Reports = ()
     recover: bool = False
     holding: Annotated[tuple[HeldRun, ...], Meta(max_length=MOST_HELD)] = ()
+    count_begun: bool = False
 
     def wanted(self) -> Wanted:
         """The request for the layer below."""
         held = frozenset(run.grant for run in self.holding) if self.recover else None
-        return Wanted(self.topics, self.max_messages, self.max_bytes, held)
+        return Wanted(self.topics, self.max_messages, self.max_bytes, held, self.count_begun)
 
 
 class DoneRequest(Request, kw_only=True):
@@ -112,7 +121,8 @@ class RunAnswer(Answer, kw_only=True, omit_defaults=True):
 
     `grant` names the lease, which lasts `lease_ms` from when the request was sent. `deliveries` counts the
     leases of the run. Messages are in `messages`, or in `rows` as in a pull. `recovered`: the member had it
-    before.
+    before. `uncounted`: this lease is in `deliveries`, but counts only when the member reports `begun`, which
+    it does before the application gets a message of it.
     """
 
     topic: str
@@ -128,6 +138,7 @@ class RunAnswer(Answer, kw_only=True, omit_defaults=True):
     skipped: Sequence[tuple[int, int]] = ()
     origin_topic: str | UnsetType = UNSET
     recovered: bool = False
+    uncounted: bool = False
 
 
 class SharedQueue(Answer, kw_only=True):
@@ -250,7 +261,7 @@ def _run(one: Leased, kind: formats.Format) -> RunAnswer:
         first=run.first,
         end=run.end,
         grant=run.grant.text,
-        deliveries=run.deliveries,
+        deliveries=run.delivery,
         lease_ms=one.lease_ms,
         messages=messages,
         rows=one.rows if kind.rows else UNSET,
@@ -258,6 +269,7 @@ def _run(one: Leased, kind: formats.Format) -> RunAnswer:
         skipped=one.skipped,
         origin_topic=origin or UNSET,
         recovered=one.recovered,
+        uncounted=run.uncounted,
     )
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from messagestore.nodes.preflight import Preflight
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
-from messagestore.nodes.replica_inspection import Lost
+from messagestore.nodes.replica_inspection import Lost, delayed_loss
 
 
 def report(done: Outcome) -> list[str]:
@@ -39,7 +39,10 @@ def foretell(plan: Plan) -> list[str]:
         lines.append(f"At least {plan.messages} messages are not there.")
     else:
         lines.append("At present, no messages would be lost.")
-    return [*lines, *(_lost(one) for one in plan.lost), "Nothing was changed."]
+    lines += [_lost(one) for one in plan.lost]
+    if plan.delayed:
+        lines.append(f"Note: {delayed_loss(plan.delayed)}")
+    return [*lines, "Nothing was changed."]
 
 
 def findings(found: Preflight) -> list[str]:

@@ -27,9 +27,16 @@ from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes import encryption, promotion_rights
 from messagestore.nodes.preflight import refusal
 from messagestore.nodes.registry import check_server, check_way
-from messagestore.nodes.replica_inspection import Lost, ReplicaInspection, holds
+from messagestore.nodes.replica_inspection import JUMP, Lost, ReplicaInspection, delayed_loss, holds
 from messagestore.pool import session_pool
-from messagestore.tables import audit_sql, node_sql, promotion_sql, queue_sql, reader_sql
+from messagestore.tables import (
+    audit_sql,
+    delayed_sql,
+    node_sql,
+    promotion_sql,
+    queue_sql,
+    reader_sql,
+)
 from messagestore.tables.shapes import ReaderKey
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -153,16 +160,17 @@ def adopt(*, name: str, actor: Actor, rows: str = "", say: Callable[[str], None]
 
 
 def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
-    """Return {queue: (lowest offset, end)} of queues that have messages and no head row.
+    """Return {queue: (lowest offset, end)} of queues that have messages and no head row, or one with head 0.
 
-    Restoring a backup into a database leaves tables alone that the backup does not have: those of queues
-    that were made after it. A head of 0 for such a queue would declare a gap over messages that are there.
+    A run of the command that ended before it placed the head leaves such a row. Restoring a backup into
+    a database leaves tables alone that the backup does not have: those of queues that were made after
+    it. A head of 0 for such a queue would declare a gap over messages that are there.
     """
     with suppress(db_errors.Final):  # a database without the tables of a node has no messages
         heads = queue_sql.read_heads(session, queues=None)
         tables = {*audit_sql.message_tables(session)}
         queues = [one.queue for one in failovers.queues(info.id)]
-        missing = [queue for queue in queues if queue in tables and queue not in heads]
+        missing = [queue for queue in queues if queue in tables and not heads.get(queue)]
         ends = {queue: audit_sql.offset_ends(session, queue=queue, first=0) for queue in missing}
         return {
             queue: (lowest, highest + 1)
@@ -357,7 +365,16 @@ def _settle(
     promotion_sql.write_identity(session, identity=identity)
     if begun.state_before != "read_only":
         queue_sql.open_queues(session, queues=node_rows.open_queues(begun.node_id))
-    report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing}
+    counts, seen = delayed_sql.read_counts(session), failovers.delayed_seen(begun.node_id)
+    delayed = 0 if inspection.complete else seen.lost(given=counts.given)
+    if not inspection.complete:
+        # A lost delayed message may still be asked for, or recalled, by its id. No other one gets it.
+        given = max(seen.given, counts.given) + JUMP
+        delayed_sql.raise_ids(session, above=given)
+        counts = counts._replace(given=given)
+    if delayed:
+        run.note(delayed_loss(delayed))
+    report: dict[str, object] = {"gaps": len(raised), "messages_lost": missing, "delayed_lost": delayed}
     report |= {f"lost {one.group}/{one.topic}/{one.queue}": one.messages for one in lost}
     state = failovers.finish(
         begun=begun,
@@ -365,11 +382,12 @@ def _settle(
         address=address,
         identity=identity,
         heads=raised,
+        delayed=counts,
         report=report,
         actor=run.actor,
     )
-    counts = (len(inspection.queues), len(raised), missing)
-    return Outcome(run.info.name, state, begun.epoch, *counts, lost, tuple(run.notes))
+    sizes = (len(inspection.queues), len(raised), missing)
+    return Outcome(run.info.name, state, begun.epoch, *sizes, lost, tuple(run.notes))
 
 
 def _place_readers(session: Session, inspection: ReplicaInspection) -> None:

@@ -11,7 +11,7 @@ from messagestore.nodes import promotion_rights
 from messagestore.nodes.promotion import check, found, reached, target_of
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
 from messagestore.pool import session_pool
-from messagestore.tables import queue_sql
+from messagestore.tables import delayed_sql, queue_sql
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
 from metadata.cache.snapshot_types import NodeInfo
@@ -27,7 +27,7 @@ class Plan:
     is not asked. `copies`: whether the target still copies another server; None if the account may not know.
     `brokers`: processes that must let go of the old primary if it cannot be fenced. `queues` of the node,
     `gaps` of them with a declared loss, `messages` that are known to be missing; `lost` what groups did not
-    read of them.
+    read of them. `delayed`: messages that waited for their time and are missing, at most.
     """
 
     node: str
@@ -39,6 +39,7 @@ class Plan:
     gaps: int
     messages: int
     lost: tuple[Lost, ...]
+    delayed: int
 
 
 def promote(
@@ -62,7 +63,12 @@ def promote(
         old_heads = _heads_now(info)
         inspection = _inspected(session, info.id, old_heads)
         return _plan(
-            info, target, inspection, answers=old_heads is not None, copies=promotion_rights.copies(session)
+            info,
+            target,
+            inspection,
+            answers=old_heads is not None,
+            copies=promotion_rights.copies(session),
+            delayed=_delayed(session, info, inspection),
         )
 
 
@@ -76,7 +82,15 @@ def adopt(*, name: str, actor: Actor) -> Plan:
         check(session, info=info, target=info)
         promotion_rights.require(session, target=info, verb="adopt")
         copies = promotion_rights.copies(session) if info.engine == "mysql" else False
-        return _plan(info, info, _inspected(session, info.id, None), answers=None, copies=copies)
+        inspection = _inspected(session, info.id, None)
+        delayed = _delayed(session, info, inspection)
+        return _plan(info, info, inspection, answers=None, copies=copies, delayed=delayed)
+
+
+def _delayed(session: Session, info: NodeInfo, inspection: ReplicaInspection) -> int:
+    """How many messages that waited for their time are missing, at most."""
+    given = delayed_sql.read_counts(session).given
+    return 0 if inspection.complete else failovers.delayed_seen(info.id).lost(given=given)
 
 
 def _heads_now(info: NodeInfo) -> dict[int, int] | None:
@@ -105,6 +119,7 @@ def _plan(
     *,
     answers: bool | None,
     copies: bool | None,
+    delayed: int,
 ) -> Plan:
     return Plan(
         node=info.name,
@@ -116,4 +131,5 @@ def _plan(
         gaps=len(inspection.raised()),
         messages=sum(inspection.tail(queue) for queue in inspection.queues),
         lost=inspection.lost(),
+        delayed=delayed,
     )

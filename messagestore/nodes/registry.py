@@ -25,13 +25,14 @@ from messagestore.nodes.preflight import (
     refusal,
 )
 from messagestore.pool import node_guard, node_pools, session_pool
-from messagestore.tables import node_sql, partition_sql, promotion_sql, queue_sql
+from messagestore.tables import delayed_sql, node_sql, partition_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
 from metadata.actors import Actor, job
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
 from metadata.nodes import failovers, node_rows
+from metadata.nodes.failovers import DelayedSeen
 from metadata.nodes.node_rows import NodeView
 from metadata.rules.grants import READER, statements
 
@@ -337,13 +338,20 @@ def can_be_upgraded(node_id: int) -> bool:
 
 
 def note_heads() -> int:
-    """Copy the heads of all nodes to metadata, to know a node that goes back by; return how many rose."""
-    heads: dict[int, int] = {}
+    """Copy the heads of all nodes to metadata, to know a node that goes back by; return how many rose.
 
-    def read(session: Session, _: NodeInfo) -> None:
+    With them goes how many delayed messages a node had: after a restore nothing else tells of those.
+    """
+    heads: dict[int, int] = {}
+    delayed: dict[int, DelayedSeen] = {}
+
+    def read(session: Session, info: NodeInfo) -> None:
+        counts = delayed_sql.read_counts(session)
         heads.update(queue_sql.read_heads(session, queues=None))
+        delayed[info.id] = DelayedSeen(info.epoch, counts.given, counts.waiting)
 
     sweeping.ask(sweeping.online(), read, what="Log end offsets")
+    failovers.record_delayed(delayed)
     known = snapshot.current().queues
     return failovers.record_heads(sorted((queue, head) for queue, head in heads.items() if queue in known))
 

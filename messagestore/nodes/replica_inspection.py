@@ -28,6 +28,14 @@ class Lost:
     as_of_ms: int | None
 
 
+def delayed_loss(messages: int) -> str:
+    """Say how many messages were lost that no queue has: they waited for their time."""
+    return (
+        f"up to {messages} messages that waited for their time, delayed or for a retry, are lost as well: "
+        "so many were there when brokers looked last, within a minute before the loss"
+    )
+
+
 def holds(session: Session, old_heads: Mapping[int, int]) -> bool:
     """Return True if a database has every head of another one."""
     heads = queue_sql.read_heads(session, queues=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from messagestore.engine import db_errors
 from messagestore.nodes.backup_marks import Mark, MarkedNode, MarkedReader
 from messagestore.pool import session_pool
-from messagestore.tables import promotion_sql
+from messagestore.tables import delayed_sql, promotion_sql
 from messagestore.tables.promotion_sql import HighestIds, NodeMark
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -64,13 +64,17 @@ class GroupCheck:
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """A node with its state (see STATES), a reason where there is one, and what is to be done."""
+    """A node with its state (see STATES), a reason where there is one, and what is to be done.
+
+    `delayed`: messages that waited for their time, delayed or for a retry, and are missing, at most.
+    """
 
     name: str
     state: str
     why: str
     queues: tuple[QueueCheck, ...] = ()
     groups: tuple[GroupCheck, ...] = ()
+    delayed: int = 0
 
     @property
     def lost(self) -> int:
@@ -156,6 +160,7 @@ def _look(info: NodeInfo, marked: MarkedNode | None) -> tuple[NodeCheck, Highest
         with session_pool.direct(info) as session:
             try:
                 found, identity = promotion_sql.read_mark(session), promotion_sql.read_identity(session)
+                given = delayed_sql.read_counts(session).given
             except db_errors.Final:
                 return NodeCheck(info.name, "empty", "its database has no tables of a node"), None
     except NodeUnavailable as error:
@@ -163,23 +168,31 @@ def _look(info: NodeInfo, marked: MarkedNode | None) -> tuple[NodeCheck, Highest
     if info.identity and identity != info.identity:
         state = "other" if identity or found.heads else "empty"
         return NodeCheck(info.name, state, "its database has the data of another node, or none"), None
-    return _compared(info, marked, found), found.highest
+    return _compared(info, marked, found, given), found.highest
 
 
-def _compared(info: NodeInfo, marked: MarkedNode | None, found: NodeMark) -> NodeCheck:
+def _compared(info: NodeInfo, marked: MarkedNode | None, found: NodeMark, given: int) -> NodeCheck:
     queues = _queues(info, marked, found)
     losing = {one.queue: one for one in queues if one.lost}
     groups = _groups(info, marked, found, losing)
-    state, why = _state(info, marked, found, queues)
-    return NodeCheck(info.name, state, why, tuple(queues), tuple(groups))
+    delayed = failovers.delayed_seen(info.id).lost(given=given)
+    state, why = _state(info, marked, found, queues, delayed=delayed)
+    return NodeCheck(info.name, state, why, tuple(queues), tuple(groups), delayed)
 
 
 def _state(
-    info: NodeInfo, marked: MarkedNode | None, found: NodeMark, queues: Sequence[QueueCheck]
+    info: NodeInfo,
+    marked: MarkedNode | None,
+    found: NodeMark,
+    queues: Sequence[QueueCheck],
+    *,
+    delayed: int,
 ) -> tuple[str, str]:
     if any(one.lost > one.declared for one in queues):
         lost = sum(one.lost - one.declared for one in queues)
         return "behind", f"at least {lost} messages are lost"
+    if delayed:
+        return "behind", f"up to {delayed} messages that waited for their time are lost"
     epochs = {epoch for *_, epoch in found.heads}
     if epochs - {info.epoch} and found.heads:
         return "epoch", f"its queues have node epoch {max(epochs)}, metadata has {info.epoch}"

@@ -1,6 +1,7 @@
 """Messages of share groups that were leased too often: each lease ended without a result, so they are dead.
 
-A pass also commits what no process has: the one that finished it may have ended.
+A pass also ends runs of messages that are gone, and commits what no process has: the one that finished it
+may have ended.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def _swept(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
         )
         for queue, one in known.items():
             if one.view.runs:
+                upkeep.drop_missing(node_id=node_id, group_id=group.id, one=one)
                 died += _buried(group, node_id, queue, one.view.epoch)
         behind = [queue for queue, one in known.items() if one.view.committed < (one.view.next_offset or 0)]
         upkeep.commit(node_id, [(group.id, queue) for queue in behind])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from messagestore.engine import db_errors
@@ -17,7 +17,7 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.shares import known_queues
 from messagestore.tables.shares import run_sql
-from messagestore.tables.shares.run_sql import Key, Lease, Run
+from messagestore.tables.shares.run_sql import Count, Key, Lease, Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.db.consumer_ids import ConsumerId
@@ -32,7 +32,9 @@ TRIES = 8  # of a change of a run that others change, too
 class Done(NamedTuple):
     """A report on one run. `whole`: all of it is finished; else `finished` and `release` say what left it.
 
-    `unseen` is released, too; that it was leased counts for nothing.
+    `unseen` is released, too; that it was leased counts for nothing. `delivery`: the number that the
+    member was told with a run that is not counted by itself; 0 for any other. `begun`: whether that
+    delivery counts by now.
     """
 
     queue: int
@@ -43,6 +45,8 @@ class Done(NamedTuple):
     release: Sequence[int] = ()
     unseen: Sequence[int] = ()
     renew: bool = False
+    delivery: int = 0
+    begun: bool | None = None
 
 
 class Recorded(NamedTuple):
@@ -99,6 +103,8 @@ def _checked(index: int, one: Done) -> _Entry | str:
         return "this grant is not of a run that begins at this offset"
     if one.whole and (one.finished or one.release or one.unseen):
         return "all: leave out finished, release and unseen, the whole run is finished"
+    if one.begun is not None and not one.delivery:
+        return "begun: name the delivery, as it came with the run"
     run = grant.first, grant.end
     finished = sharing.bits_in(one.finished, run=run)
     released, unseen = (_bits_of(offsets, run) for offsets in (one.release, one.unseen))
@@ -126,7 +132,9 @@ class _Work:
         try:
             whole = [one for one in entries if one.done.whole]
             self._finish(whole)
-            self._leave([one for one in entries if one.finished or one.released or one.unseen])
+            self._count([one for one in entries if one.done.begun is not None and not one.done.whole])
+            leaving = [one for one in entries if one.finished or one.released or one.unseen]
+            self._leave([one for one in leaving if self._state(one) == ""])
             self._renew([one for one in entries if one.done.renew and self._state(one) in ("", "ok")])
             self._name([one for one in entries if self._state(one) == ""])
         except NodeUnavailable:
@@ -146,18 +154,48 @@ class _Work:
             return
         ordered = sorted(entries, key=lambda one: one.key)
         grants = [(one.done.queue, one.grant) for one in ordered]
-        for tries in _tries():
-            try:
-                with self._node.reading() as session:
-                    finished = run_sql.finish(session, group_id=self._group.id, grants=grants)
-                break
-            except db_errors.RolledBack:
-                if tries == TRIES:
-                    raise
+        group_id = self._group.id
+        finished = self._together(lambda session: run_sql.finish(session, group_id=group_id, grants=grants))
         held = [one for one, was in zip(ordered, finished, strict=True) if was]
         for one in held:
             self._answer(one, "ok", handled=one.grant.end - one.grant.first)
         self._name([one for one in ordered if one not in held])
+
+    def _together(self, change: Callable[[Session], list[bool]]) -> list[bool]:
+        """Make a change of several runs in one transaction, and again after a deadlock."""
+        for tries in _tries():
+            try:
+                with self._node.reading() as session:
+                    return change(session)
+            except db_errors.RolledBack:
+                if tries == TRIES:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _count(self, entries: Sequence[_Entry]) -> None:
+        """Write whether leases count as deliveries; what cannot be written is answered."""
+        if not entries:
+            return
+        ordered = sorted(entries, key=lambda one: one.key)
+        counts = [
+            (one.done.queue, one.grant, Count(one.done.delivery, bool(one.done.begun))) for one in ordered
+        ]
+        group_id = self._group.id
+        counted = self._together(lambda session: run_sql.count(session, group_id=group_id, counts=counts))
+        failed = []
+        for one, was in zip(ordered, counted, strict=True):
+            if not was:
+                failed.append(one)
+            elif not (one.finished or one.released or one.unseen or one.done.renew):
+                self._answer(one, "ok")
+        self._name(failed)
+        for one in failed:
+            if self._state(one) == "ok":
+                self._refuse_delivery(one)
+
+    def _refuse_delivery(self, one: _Entry) -> None:
+        detail = f"delivery: {one.done.delivery} is not the number that came with this run"
+        self._found[one.place] = Recorded(one.done.queue, "invalid", detail)
 
     def _name(self, entries: Sequence[_Entry]) -> None:
         """Say of reports that changed nothing whether their run is as it was, another's, or nobody's."""
@@ -189,15 +227,19 @@ class _Work:
         if state != "ok" or run is None:
             self._answer(one, state)
             return True
+        delivery = one.done.delivery or run.deliveries
+        if not run.deliveries <= delivery <= run.deliveries + 1:
+            self._refuse_delivery(one)
+            return True
         finished, released, unseen = (bits & run.left for bits in (one.finished, one.released, one.unseen))
         try:
             if finished and run_sql.leave(session, group_id=self._group.id, run=run, bits=finished) is None:
                 return False
             rest = run._replace(done=run.done | finished)
-            if released and not self._released(session, rest, released, run.deliveries):
+            if released and not self._released(session, rest, released, delivery):
                 return False
             rest = rest._replace(done=rest.done | released)
-            if unseen and not self._released(session, rest, unseen, run.deliveries - 1):
+            if unseen and not self._released(session, rest, unseen, max(0, delivery - 1)):
                 return False
         except db_errors.RolledBack:
             return False

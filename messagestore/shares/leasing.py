@@ -45,12 +45,16 @@ _turn = itertools.count()
 
 
 class Wanted(NamedTuple):
-    """A member's call. `held`: texts of grants that it has, if those it does not know of are to be found."""
+    """A member's call. `held`: texts of grants that it has, if those it does not know of are to be found.
+
+    `counts_begun`: the member says when it begins with a run; see taking.Asked.
+    """
 
     topics: Sequence[str]
     max_messages: int
     max_bytes: int
     held: frozenset[str] | None = None
+    counts_begun: bool = False
 
 
 class Shared(NamedTuple):
@@ -132,6 +136,7 @@ class _Work:
         self.states: dict[int, str] = {}
         self.behind: dict[int, int] = {}
         self._group, self._owner = group, consumer.text
+        self._counts_begun = wanted.counts_begun
         self._budget = Budget(wanted.max_messages, wanted.max_bytes)
         self._asked: set[int] = set()
         self._failure: Unavailable | None = None
@@ -144,7 +149,13 @@ class _Work:
         for node_id, mine in grouped((one.node_id, one.id) for one in queues).items():
             with self._asking(mine):
                 node = node_pools.node(node_id)
-                runs = taking.held(node=node, group=self._group, queues=mine, owner=self._owner)
+                runs = taking.held(
+                    node=node,
+                    group=self._group,
+                    queues=mine,
+                    owner=self._owner,
+                    counts_begun=self._counts_begun,
+                )
                 unknown = [run for run in runs if run.grant.text not in held]
                 delivery = Delivery(node=node, group=self._group, budget=self._budget, recovered=True)
                 found += delivery.of(unknown)
@@ -232,7 +243,8 @@ class _Work:
     def _runs(self, node: Node, queue: int, one: Known) -> list[Run]:
         """Runs whose lease is over, else new ones."""
         most = self._budget.rows(queue, self._budget.messages)
-        asked = Asked(self._group, self._owner, min(most, self._group.run_messages))
+        count = min(most, self._group.run_messages)
+        asked = Asked(self._group, self._owner, count, self._counts_begun)
         if one.is_due() and (runs := taking.due(node=node, queue=queue, one=one, asked=asked)):
             return runs
         count = sharing.fair_cut(backlog=one.backlog, members=self._group.member_count, asked=most)

@@ -32,11 +32,15 @@ _SPOILED = (db_errors.RolledBack, db_errors.Final)
 
 
 class Asked(NamedTuple):
-    """A member's request for runs of one queue: new ones of `messages` together, as its fair share."""
+    """A member's request for runs of one queue: new ones of `messages` together, as its fair share.
+
+    `counts_begun`: the member says when it begins, so a lease by itself is no delivery.
+    """
 
     group: GroupInfo
     owner: str
     messages: int
+    counts_begun: bool = False
 
     @property
     def lease(self) -> Lease:
@@ -88,29 +92,36 @@ def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
             alone = sharing.goes_alone(run.deliveries + 1, max_deliveries=limit)
             if taken and (alone or sum(mine.left.bit_count() for mine in taken) >= asked.messages):
                 break
-            taken += _taken_over(session, group_id, run, asked.lease, alone=alone)
+            taken += _taken_over(session, run, asked, alone=alone)
             if taken and alone:
                 break
     return taken
 
 
-def _taken_over(session: Session, group_id: int, run: Run, lease: Lease, *, alone: bool) -> list[Run]:
+def _taken_over(session: Session, run: Run, asked: Asked, *, alone: bool) -> list[Run]:
     """Take a run over, or with `alone` its first message; nothing if another member was quicker."""
+    group_id, counted = asked.group.id, not asked.counts_begun
     try:
         if alone and run.length > 1:
-            return _first_alone(session, group_id, run, lease)
-        won = run_sql.take_over(session, group_id=group_id, run=run, lease=lease)
+            return _first_alone(session, run, asked)
+        won = run_sql.take_over(session, group_id=group_id, run=run, lease=asked.lease, counted=counted)
     except db_errors.RolledBack:  # two members wanted it, and the server chose the other one
         return []
     return [] if won is None else [won]
 
 
-def _first_alone(session: Session, group_id: int, run: Run, lease: Lease) -> list[Run]:
+def _first_alone(session: Session, run: Run, asked: Asked) -> list[Run]:
     """Lease the first message of a run alone; the others stay in it, free."""
-    first = run.left & -run.left
-    deliveries = run.deliveries + 1
-    made = run_sql.leave(session, group_id=group_id, run=run, bits=first, lease=lease, deliveries=deliveries)
-    return made or []
+    counted = not asked.counts_begun
+    made = run_sql.leave(
+        session,
+        group_id=asked.group.id,
+        run=run,
+        bits=run.left & -run.left,
+        lease=asked.lease,
+        deliveries=run.deliveries + counted,
+    )
+    return [one._replace(uncounted=not counted) for one in made or ()]
 
 
 def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
@@ -122,10 +133,13 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
     count = min(asked.messages, place.end - place.start)
     if count <= 0:
         return []
-    alone = sharing.goes_alone(1, max_deliveries=limit_of(asked.group, queue))
-    most = 1 if alone else asked.group.run_messages
-    lengths = sharing.cut(count, run_messages=most)
-    part = _Part(place, tuple(Wish(asked.owner, length, asked.group.lease_ms) for length in lengths))
+    limit = limit_of(asked.group, queue)
+    most = 1 if sharing.goes_alone(1, max_deliveries=limit) else asked.group.run_messages
+    # The first lease counts at once, so that most messages need no request before they begin. Where
+    # it is also the last one, a message that nobody began would be dead.
+    counted = not (asked.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
+    lease_ms, lengths = asked.group.lease_ms, sharing.cut(count, run_messages=most)
+    part = _Part(place, tuple(Wish(asked.owner, length, lease_ms, counted) for length in lengths))
     for repeat in range(REPEATS + 1):
         try:
             return _together(part, alone=repeat > 0)
@@ -175,7 +189,9 @@ def _note(place: _Place, taken: run_sql.Taken, wishes: Sequence[Wish]) -> None:
         one.leased_to(taken.next_offset, due_in_s=wishes[0].lease_ms / 1000)
 
 
-def held(*, node: Node, group: GroupInfo, queues: Collection[int], owner: str) -> list[Run]:
+def held(
+    *, node: Node, group: GroupInfo, queues: Collection[int], owner: str, counts_begun: bool = False
+) -> list[Run]:
     """Runs that a member has, their leases begun anew. Raises NodeUnavailable."""
     with node.reading() as session:
         runs = run_sql.select_held(
@@ -184,7 +200,13 @@ def held(*, node: Node, group: GroupInfo, queues: Collection[int], owner: str) -
         grants = [(run.queue, run.grant) for run in runs]
         lease = Lease(owner, group.lease_ms)
         kept = run_sql.renew(session, group_id=group.id, grants=grants, lease=lease) if grants else []
-    return [run for run, still in zip(runs, kept, strict=True) if still]
+    # The member never heard of them, so it has said nothing of their deliveries: only a first lease
+    # was counted when it was given.
+    return [
+        run._replace(uncounted=counts_begun and (run.grant_no > 1 or not run.deliveries))
+        for run, still in zip(runs, kept, strict=True)
+        if still
+    ]
 
 
 def put_back(*, node: Node, group_id: int, run: Run, offsets: Collection[int]) -> Run | None:
@@ -206,13 +228,13 @@ def put_back(*, node: Node, group_id: int, run: Run, offsets: Collection[int]) -
             row = run_sql.read_runs(session, group_id=group_id, firsts=firsts).get(run.key)
             if row is None or row.grant != run.grant:
                 return None
-            run = row
+            run = row._replace(uncounted=run.uncounted)
     return None
 
 
 def _left(session: Session, group_id: int, run: Run, bits: int) -> bool:
     """Move messages of a run into free runs. Return False if its row is not as it was read."""
-    free, deliveries = Lease(), run.deliveries - 1
+    free, deliveries = Lease(), run.delivery - 1
     try:
         parts = run_sql.leave(
             session, group_id=group_id, run=run, bits=bits, lease=free, deliveries=deliveries

@@ -12,16 +12,18 @@ from collections.abc import Iterable, Iterator
 from messagestore import sweeping
 from messagestore.pool import node_pools
 from messagestore.shares import known_queues
-from messagestore.shares.known_queues import Pair
+from messagestore.shares.known_queues import Known, Pair
 from messagestore.tables.shares import position_sql, run_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo
 from metadata.errors import CatmqError
 from metadata.grouping import grouped
 from metadata.membership import departures
+from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
+MOST_MISSING = 1_000  # runs of a queue that one pass looks at for messages that are gone
 
 
 def run_once() -> None:
@@ -55,6 +57,40 @@ def commit(node_id: int, pairs: Iterable[Pair]) -> None:
             found = position_sql.read_floor(session, group_id=group_id, queue=queue)
             if found is not None:
                 position_sql.raise_committed(session, group_id=group_id, queue=queue, to=found)
+
+
+def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
+    """Let messages leave their runs that nobody can get any more; return how many.
+
+    They are below the log start offset or in a declared gap. When a member asks for such a run it
+    would find that out. Without one the lag of the group would count them until somebody comes. A
+    run whose lease lasts is left alone: its member has the messages, and its report is welcome.
+    """
+    view = one.view
+    next_offset = view.next_offset or 0
+    spans = [(0, view.low), *(gap for gap in one.gaps if gap[0] < next_offset)]
+    below = max(end for _, end in spans)
+    if not view.runs or view.committed >= below:
+        return 0
+    dropped = 0
+    with node_pools.node(node_id).reading() as session:
+        over = run_sql.select_over(
+            session,
+            group_id=group_id,
+            queue=view.queue,
+            epoch=view.epoch,
+            below=below,
+            most=MOST_MISSING,
+        )
+        for run in over:
+            bits = run.left & sharing.bits_within(spans, run=(run.first, run.end))
+            # A run that somebody took meanwhile is not as it was read. It is not changed then.
+            if bits and run_sql.leave(session, group_id=group_id, run=run, bits=bits) is not None:
+                dropped += bits.bit_count()
+    if dropped:
+        known_queues.touch(group_id, [view.queue])
+        log.info("%d leased messages of queue %d are gone: retention, or a gap", dropped, view.queue)
+    return dropped
 
 
 def free_departed() -> int:

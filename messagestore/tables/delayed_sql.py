@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, headers_text
@@ -14,6 +15,8 @@ from messagestore.engine.statements import load
 from messagestore.tables.running import ids, rows_of, step
 from messagestore.tables.shapes import DelayedBatch, DelayedRow, DueRow, Leaving, StoredDelays
 from metadata.errors import TooLarge
+
+MOST_WAITING = 1_000_000  # delayed messages of a node that are counted
 
 
 def insert_delayed(session: Session, *, queue: int, node_epoch: int, batch: DelayedBatch) -> StoredDelays:
@@ -137,6 +140,30 @@ def list_delayed(
         chosen.append(row)
         size += length
     return read_delayed(session, rows=chosen)
+
+
+class DelayedCounts(NamedTuple):
+    """How many ids were given to delayed messages of a node so far, and how many of the messages wait."""
+
+    given: int
+    waiting: int
+
+
+def read_counts(session: Session) -> DelayedCounts:
+    """Count the delayed messages of a node; counts up to MOST_WAITING that wait.
+
+    Zeros for a database without their table.
+    """
+    try:
+        given, waiting = session.run(step(session, "select_delayed_counts", most=MOST_WAITING))
+    except db_errors.Final:
+        return DelayedCounts(0, 0)
+    return DelayedCounts(int(given.rows[0][0]) if given.rows else 0, int(waiting.rows[0][0]))
+
+
+def raise_ids(session: Session, *, above: int) -> None:
+    """Give no delayed message an id up to a bound; ids that are above it go on."""
+    session.run(step(session, "raise_delayed_ids", next_id=above + 1))
 
 
 def count_delayed(session: Session, *, queues: Sequence[int], most: int) -> int:

@@ -178,7 +178,11 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     if instance is None:
         QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
     elif epoch + 1 - row.epoch < EPOCHS_EACH:
-        BroadcastInstance.objects.filter(pk=instance.pk).update(epoch=epoch + 1 - row.epoch)
+        # instances.fence raises it without the group's lock: it must not fall to a voided epoch again.
+        above = epoch + 1 - row.epoch
+        rows = BroadcastInstance.objects.filter(pk=instance.pk)
+        if not rows.filter(epoch__lt=above).update(epoch=above):
+            return row.epoch + int(rows.values_list("epoch", flat=True).get())
     else:  # it would reach into the epochs of another subscription
         log.error("group %s queue %d: epoch %d is of another subscription", group.name, queue, epoch)
         return known

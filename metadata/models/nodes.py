@@ -54,6 +54,9 @@ class DbNode(NamedModel):
     epoch = models.BigIntegerField(default=1)  # counts promotions and restores
     identity = models.CharField(max_length=36, blank=True)  # written into the database too: this node's data
     quarantined = models.CharField(max_length=500, blank=True)  # why no broker serves it, '' if they do
+    # Ids that its delayed messages had, and messages that waited, as a job read them last.
+    delayed_given = models.BigIntegerField(default=0, db_default=0)
+    delayed_waiting = models.BigIntegerField(default=0, db_default=0)
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
     disk = models.CharField(max_length=4, choices=Disk.choices, default=Disk.OK)
     created_at = models.DateTimeField()

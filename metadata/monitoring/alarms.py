@@ -45,13 +45,18 @@ def raise_alarm(*, kind: str, name: str, detail: str, count: int = 0, place: int
     now = database_now()
     given = {"detail": detail[:1000], "facts": facts_of(detail), "place": place, "last_at": now}
     known = Alarm.objects.filter(kind=kind, name=name)
-    if not known.exists():  # somebody else may make it just now
+
+    def renew() -> bool:
+        known.filter(ended_at__isnull=False).update(
+            since_at=now, ended_at=None, times=F("times") + 1, acknowledged_at=None, acknowledged_by=""
+        )
+        return bool(known.update(count=F("count") + count, pending_since=None, **given))
+
+    # By the number of rows that changed: one that was there a moment ago may have been pruned.
+    if not renew():
         new = {**given, "first_at": now, "ended_at": now}
-        Alarm.objects.get_or_create(kind=kind, name=name, defaults=new)
-    known.filter(ended_at__isnull=False).update(
-        since_at=now, ended_at=None, times=F("times") + 1, acknowledged_at=None, acknowledged_by=""
-    )
-    known.update(count=F("count") + count, pending_since=None, **given)
+        Alarm.objects.get_or_create(kind=kind, name=name, defaults=new)  # somebody else may make it now
+        renew()
 
 
 @transactional

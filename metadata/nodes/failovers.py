@@ -46,6 +46,27 @@ class NodeQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class DelayedSeen:
+    """How many ids of delayed messages a node had given under an epoch, and how many messages waited then."""
+
+    epoch: int
+    given: int
+    waiting: int
+
+    def lost(self, *, given: int) -> int:
+        """Return how many messages that waited are missing, at most, if only `given` ids are known now.
+
+        Of the ids that were given since, some belong to messages that were delivered meanwhile. Those
+        are counted with the ends of queues.
+
+        >>> seen = DelayedSeen(1, given=91, waiting=50)
+        >>> seen.lost(given=10), seen.lost(given=60), seen.lost(given=91), seen.lost(given=95)
+        (50, 31, 0, 0)
+        """
+        return max(0, min(self.waiting, self.given - given))
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderEpoch:
     """The epoch that a reader of a queue has at least; `reader` is how the node names an instance.
 
@@ -92,12 +113,14 @@ def finish(
     address: Mapping[str, object],
     identity: str,
     heads: Mapping[int, int],
+    delayed: tuple[int, int],
     report: Mapping[str, object],
     actor: Actor,
 ) -> str:
     """Put a node back into use; its state. `address` holds the columns that change; `report` is for the log.
 
-    A node that was read-only stays so. Raises NotFound when another run of the command came first.
+    `delayed`: ids that were given to delayed messages, and how many messages wait. A node that was
+    read-only stays so. Raises NotFound when another run of the command came first.
     """
     row = DbNode.objects.select_for_update().filter(pk=begun.node_id, epoch=begun.epoch).first()
     if row is None:
@@ -106,6 +129,7 @@ def finish(
     closed = begun.state_before == DbNode.State.READ_ONLY
     before = {key: getattr(row, key) for key in address}
     values = {**address, "identity": identity, "quarantined": ""}
+    values["delayed_given"], values["delayed_waiting"] = delayed
     values["state"] = DbNode.State.READ_ONLY if closed else DbNode.State.READ_WRITE
     for key, value in values.items():
         setattr(row, key, value)
@@ -167,6 +191,25 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
     What was read last time and is still there counts as seen: no crash can take it back.
     """
     return sum(_record(dict(some)) for some in chunks(heads, _TOGETHER))
+
+
+def delayed_seen(node_id: int) -> DelayedSeen:
+    """Return the delayed messages of a node as a job read them last."""
+    with reachable():
+        row = DbNode.objects.values_list("epoch", "delayed_given", "delayed_waiting").get(pk=node_id)
+    return DelayedSeen(*row)
+
+
+@transactional
+def record_delayed(seen: Mapping[int, DelayedSeen]) -> None:
+    """Keep how many delayed messages nodes have, {node id: counts}.
+
+    What a database says that was set back counts for nothing: the number of ids never falls by it.
+    """
+    for node_id, one in sorted(seen.items()):
+        counts = {"delayed_given": one.given, "delayed_waiting": one.waiting}
+        rows = DbNode.objects.filter(pk=node_id, epoch=one.epoch, delayed_given__lte=one.given)
+        rows.exclude(**counts).update(**counts)
 
 
 @transactional

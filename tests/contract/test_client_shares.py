@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +27,7 @@ from messagestore.pool import node_pools
 from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
 from tests.support.broker import Broker
+from tests.support.environment import ROOT
 from tests.support.shares import LIMIT_S, Running, numbers
 from tests.support.waiting import until
 
@@ -121,6 +127,27 @@ def test_what_waited_when_a_member_closed_counts_as_not_delivered(
             seen += last.poll(timeout_s=10)
     assert sorted(numbers(seen)) == [*range(8)]
     assert {message.deliveries for message in seen} == {1}
+
+
+def test_a_message_that_kills_each_process_that_begins_with_it_is_dead_after_the_last_delivery(
+    failure_node: str, broker: Broker, queue: int, tmp_path: Path
+) -> None:
+    """kill -9 at once when it begins: nothing but the report before tells that it did."""
+    times = {"lease_ms": 5_000, "session_timeout_ms": 6_000}  # as the program has them
+    broker.ok("POST", "/groups", {"name": "mails", "mode": "share", "max_deliveries": 3, **times})
+    broker.ok("POST", "/topics/single/messages", {"messages": [{"body": "0"}]})
+    log, group_id = tmp_path / "log", snapshot.find_group("mails").id
+    words = ["mails", "single", str(log), "1", "0", "0"]
+    environment = {**os.environ, "CATMQ_URL": broker.url, "CATMQ_API_KEY": broker.api_key}
+    for _ in range(3):
+        command = [sys.executable, "tests/acceptance/programs/sharer.py", *words]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment)
+        assert process.wait(60) == -signal.SIGKILL
+        with node_pools.node_of(queue).writing() as session:
+            run_sql.end_leases(session, group_id=group_id, queue=queue, first=0)
+    (letter,) = until(lambda: broker.ok("GET", "/groups/mails/dead")["messages"])
+    assert letter["error"] == "LeaseLost: 3 leases ended without a result"
+    assert log.read_text().count('"begin"') == 3
 
 
 def test_what_a_pull_brings_after_its_consumer_closed_goes_to_others_at_once(

@@ -40,6 +40,7 @@ class Story:
         self._tell_of_one_member()
         self._tell_of_two_members()
         self._tell_of_what_kills_its_workers()
+        self._tell_of_what_never_began()
         self._tell_of_failures()
         self._tell_of_other_groups()
         return self.told
@@ -83,9 +84,25 @@ class Story:
             self._lease(member, max_messages=2)
         self._done("b", 8, all=True)
 
+    def _tell_of_what_never_began(self) -> None:
+        self._lease("a", max_messages=2, count_begun=True)
+        self._done("a", 9, renew=True, begun=False, delivery=1)
+        self._expire(9)
+        self._lease("b", max_messages=2, count_begun=True)
+        self._expire(9)
+        self._lease("a", max_messages=2, count_begun=True)
+        self._done("a", 9, begun=True)
+        self._done("a", 9, begun=True, delivery=7)
+        self._done("a", 9, begun=True, delivery=1)
+        self._done("a", 9, begun=True, delivery=1)
+        self._done("a", 9, release=[9], unseen=[10], delivery=1)
+        self._lease("b", max_messages=9, count_begun=True)
+        self._done("b", 9, all=True)
+        self._done("b", 10, all=True)
+
     def _tell_of_failures(self) -> None:
         self._lease("b", max_messages=5)
-        first = min(place for member, place in self._runs if member == "b" and place > 8)
+        first = min(place for member, place in self._runs if member == "b" and place > 10)
         self._fail(
             "b", first, {"offset": first, "error": "ValueError: bad"}, {"offset": first + 1, "final": True}
         )
@@ -128,6 +145,7 @@ class Story:
                 "skipped",
                 "recovered",
                 "origin_topic",
+                "uncounted",
             )
             self.told.append((offsets, {name: run[name] for name in names if name in run}))
         self.told.append((answer["done"], answer["queues"]))

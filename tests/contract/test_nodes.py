@@ -76,12 +76,15 @@ def test_tls_of_a_node_is_tried_and_shown(
 
 
 def test_what_a_move_would_do_is_said_and_then_it_is_done(broker: Broker, queue: int) -> None:
+    DbNode.objects.filter(name="main").update(delayed_given=91, delayed_waiting=5)  # as a job saw it before
     plan = broker.ok("POST", "/nodes/main/adopt", {"dry_run": True})
+    assert ["up to 5 messages that waited" in note for note in plan["notes"]] == [True]
     assert (plan["dry_run"], plan["state"], plan["epoch"]) == (True, None, None)
     assert plan["plan"]["primary_answers"] is None and plan["queues"] == 1
     assert broker.ok("GET", "/nodes/main")["epoch"] == 1
     done = broker.ok("POST", "/nodes/main/adopt", {})
     assert (done["dry_run"], done["state"], done["epoch"], done["plan"]) == (False, "read_write", 2, None)
+    assert plan["notes"][0] in done["notes"]
     assert (done["queues"], done["gaps"]) == (plan["queues"], plan["gaps"])
 
 

@@ -275,6 +275,95 @@ def test_a_message_is_delivered_alone_from_the_third_time_on_and_dies_after_the_
     until(lambda: committed(member, queue) == 2)
 
 
+def test_a_lease_counts_as_a_delivery_once_its_member_says_that_it_began(
+    broker: Broker, queue: int, failure_node: str
+) -> None:
+    member = ShareMember.join(broker, max_deliveries=3)
+    send(broker, "poison")
+    for n in (1, 2, 3):
+        (run,) = until(lambda: member.lease(count_begun=True))
+        assert (run["deliveries"], run.get("uncounted", False)) == (n, n > 1)
+        begins = about(run, begun=True, delivery=n)
+        assert member.report(begins, begins) == ["ok", "ok"], "it may be repeated"
+        end_leases(member, run)
+    (letter,) = until(lambda: broker.ok("GET", "/groups/mails/dead")["messages"])
+    assert letter["error"] == "LeaseLost: 3 leases ended without a result"
+
+
+def test_a_lease_that_ends_before_anything_began_counts_for_nothing(
+    broker: Broker, queue: int, failure_node: str
+) -> None:
+    """A starved member has messages that it never begins, and its leases end."""
+    member, other = ShareMember.join(broker, max_deliveries=3), ShareMember.join(broker, name="s2")
+    send(broker, "a")
+    (run,) = member.lease(count_begun=True)
+    assert member.report(about(run, renew=True, begun=False, delivery=1)) == ["ok"]
+    end_leases(member, run)
+    for starved in (other, member) * 3:
+        (run,) = until(lambda: starved.lease(count_begun=True))  # noqa: B023
+        assert (run["deliveries"], run["uncounted"]) == (1, True)
+        end_leases(starved, run)
+    (run,) = until(lambda: member.lease())
+    assert run["deliveries"] == 1, "a member that does not say when it begins counts each lease"
+
+
+def test_a_message_that_may_be_delivered_once_is_dead_only_after_it_began(
+    broker: Broker, queue: int, failure_node: str
+) -> None:
+    member = ShareMember.join(broker, max_deliveries=1)
+    send(broker, "a")
+    for begins in (False, False, True):
+        (run,) = until(lambda: member.lease(count_begun=True))
+        assert (run["deliveries"], run["uncounted"]) == (1, True)
+        if begins:
+            assert member.report(about(run, begun=True, delivery=1)) == ["ok"]
+        end_leases(member, run)
+    (letter,) = until(lambda: broker.ok("GET", "/groups/mails/dead")["messages"])
+    assert letter["error"] == "LeaseLost: 1 leases ended without a result"
+
+
+def test_what_a_member_gives_back_counts_by_whether_it_began(broker: Broker, queue: int) -> None:
+    member = ShareMember.join(broker)
+    send(broker, *"abc")
+    (run,) = member.lease(count_begun=True)
+    end_leases(member, run)
+    (run,) = until(lambda: member.lease(count_begun=True))
+    assert (run["deliveries"], run["uncounted"]) == (2, True)
+    assert member.report(about(run, release=[0], unseen=[1], delivery=2)) == ["ok"]
+    told = [(bodies([one]), one["deliveries"]) for _ in range(2) for one in member.lease(max_messages=1)]
+    assert told == [(["a"], 3), (["b"], 2)], "a was delivered twice, b once"
+    begins, does_not = about(run, begun=True, delivery=2), about(run, unseen=[2], delivery=2)
+    assert member.report(begins, does_not) == ["ok", "ok"]
+    assert [(bodies([one]), one["deliveries"]) for one in member.lease()] == [(["c"], 2)]
+
+
+@pytest.mark.parametrize(
+    "said", [{"begun": True}, {"begun": True, "delivery": 5}, {"release": [0], "delivery": 5}]
+)
+def test_a_delivery_that_did_not_come_with_the_run_is_refused(
+    broker: Broker, queue: int, said: dict[str, Any]
+) -> None:
+    member = ShareMember.join(broker)
+    send(broker, "a")
+    (run,) = member.lease(count_begun=True)
+    (told,) = broker.ok("POST", f"{member.path}/share/done", {"done": [about(run, **said)]})["done"]
+    assert told["state"] == "invalid" and "deliver" in told["detail"]
+    assert member.report(about(run, all=True)) == ["ok"]
+
+
+def test_a_run_that_is_recovered_counts_when_its_member_begins(broker: Broker, queue: int) -> None:
+    member = ShareMember.join(broker)
+    send(broker, "a")
+    (first,) = member.lease(count_begun=True)
+    (again,) = member.lease(count_begun=True, recover=True)
+    assert (again["deliveries"], again.get("uncounted")) == (1, None), "the first lease counts at once"
+    end_leases(member, first)
+    (second,) = until(lambda: member.lease(count_begun=True))
+    (again,) = member.lease(count_begun=True, recover=True)
+    assert again["grant"] == second["grant"]
+    assert (again["deliveries"], again["uncounted"]) == (2, True)
+
+
 def test_a_failed_message_comes_again_from_the_retry_topic(
     broker: Broker, queue: int, failure_node: str
 ) -> None:

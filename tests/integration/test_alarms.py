@@ -411,6 +411,23 @@ def test_an_alarm_that_is_raised_while_old_ones_go_stays(
     assert lasting() == ["d"]
 
 
+def test_an_alarm_whose_old_row_goes_while_it_is_raised_is_raised_all_the_same(metadata_db: None) -> None:
+    alarms.raise_alarm(kind="lag", name="a", detail="far behind")
+    alarms.end(kind="lag", names="a")
+    gone: list[str] = []
+
+    def goes(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if sql.startswith("UPDATE") and not gone:
+            gone.append("a")
+            Alarm.objects.all().delete()
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(goes):
+        alarms.raise_alarm(kind="lag", name="a", detail="again", count=3)
+    assert lasting() == ["a"]
+    assert Alarm.objects.get().count == 3
+
+
 @pytest.mark.one_engine
 def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
     queue: int, monkeypatch: pytest.MonkeyPatch

@@ -242,6 +242,39 @@ def losses(mark: Path, before: dict[int, int]) -> tuple[dict[int, int], dict[int
     return left, lost
 
 
+def send_later(count: int) -> list[str]:
+    """Sends messages that wait for an hour; their ids."""
+    messages = [NewMessage(body=b"later", delay_ms=3_600_000) for _ in range(count)]
+    receipts = publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+    return [one.message_id for one in receipts]
+
+
+def test_delayed_messages_that_a_restore_lost_are_counted_and_their_ids_are_not_given_again(
+    load: Load, backup: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark.json"
+    assert manage("backup_mark", "--file", str(mark))[0] == 0
+    kept = send_later(10)
+    restore = backup()
+    lost = send_later(81)
+    assert checked(mark)[0] == 0, "nothing is wrong before"
+    bring_back(restore)
+    registry.note_heads()  # it must not forget by what it reads now
+    code, found = checked(mark)
+    (node,) = found["nodes"]
+    assert (code, node["state"], node["lost"], node["delayed"]) == (1, "behind", 0, 81)
+    assert "up to 81 messages that waited for their time" in manage("restore_check", str(mark))[1]
+    assert "up to 81 messages" in manage("adopt_restored_node", "main", "--dry-run")[1]
+    assert "Note: up to 81 messages" in manage("adopt_restored_node", "main", "--yes")[1]
+    snapshot.refresh()
+    code, found = checked(mark)
+    assert (code, found["nodes"][0]["delayed"]) == (0, 0)
+    new = send_later(3)
+    assert not {*new} & {*kept, *lost}
+    registry.note_heads()
+    assert checked(mark)[1]["nodes"][0]["delayed"] == 0
+
+
 def test_a_mark_that_was_made_before_the_loss_says_after_it_what_was_declared(
     load: Load, backup: Callable[[], Callable[[], None]], tmp_path: Path
 ) -> None:

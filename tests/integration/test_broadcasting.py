@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db.models import F
 
 from messagestore.pool import node_pools
 from messagestore.tables import reader_sql
@@ -176,6 +177,27 @@ def test_an_epoch_beyond_the_subscription_is_not_adopted(queues: list[int]) -> N
     assert known == held
     one.beat()
     assert one.owned[queues[0]] == held
+
+
+def test_an_instance_does_not_fall_to_an_epoch_that_was_voided_meanwhile(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Instance("one").join()
+    one.take()
+    held = one.owned[queues[0]]
+    rows = BroadcastInstance.objects.filter(pk=one.id.instance_id)
+    before = rows.get().epoch
+
+    class Overtaken(int):
+        def __gt__(self, other: int) -> bool:
+            rows.update(epoch=F("epoch") + 5)  # as heartbeats do of a member that stands by, without a lock
+            return super().__gt__(other)
+
+    monkeypatch.setattr(ownership, "EPOCHS_EACH", Overtaken(ownership.EPOCHS_EACH))
+    known = ownership.adopt_node_epoch(
+        group_id=one.id.group_id, queue=queues[0], epoch=held + 1, instance_id=one.id.instance_id
+    )
+    assert (rows.get().epoch, known) == (before + 5, held + 5)
 
 
 def test_a_stopped_topic_or_queue_is_told_to_every_instance(queues: list[int]) -> None:

@@ -148,6 +148,16 @@ def test_messages_of_a_queue_that_the_backup_does_not_have_are_kept_or_dropped_b
     assert send()[0].offset >= 10
 
 
+def test_an_adoption_that_ended_before_it_placed_a_head_may_be_repeated(queue: int) -> None:
+    """It had made the head row anew, over messages that the backup does not know."""
+    plant(queue, "UPDATE queue_head SET head = 0, low = 0 WHERE queue_id = {q}")
+    node_pools.evict_all()
+    promotion.adopt(name="main", rows="keep", actor=ACTOR)
+    snapshot.refresh()
+    assert look(queue, "SELECT from_offset FROM queue_gap WHERE queue_id = {q}") == [(10,)]
+    assert send()[0].offset >= 10
+
+
 def test_a_backup_that_is_restored_under_open_connections_is_found_by_the_next_probe(queue: int) -> None:
     registry.probe()
     restoring.lose_tail(queue, 6, connected=True)

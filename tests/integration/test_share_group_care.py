@@ -9,29 +9,35 @@ import pytest
 from messagestore import verify
 from messagestore.consume import lag
 from messagestore.inspect import delivery_status
-from messagestore.nodes import registry, upgrade
+from messagestore.nodes import promotion, registry, upgrade
 from messagestore.pool import node_pools
+from messagestore.retries import lost_leases
 from messagestore.shares import upkeep
 from messagestore.tables import node_sql, promotion_sql
+from messagestore.tables.shares import run_sql
 from metadata.brokers import discovery
 from metadata.cache import snapshot
-from metadata.errors import Conflict, Invalid
+from metadata.errors import Conflict, Invalid, NodeUnavailable
 from metadata.groups import groups
 from metadata.membership import consumers, departures
 from metadata.models import ConsumerGroup, QueueOffset
 from metadata.monitoring import health_checks
 from metadata.release import VERSION
+from tests.support import restoring
 from tests.support.leasing import (
     ME,
+    committed,
+    end_leases,
     forget,
     lease,
     made,
     member,
     offsets,
     report,
+    runs,
     send,
 )
-from tests.support.tampering import plant
+from tests.support.tampering import declare_gap, plant, raise_low, remove
 
 TEN = [str(n) for n in range(10)]
 
@@ -141,3 +147,103 @@ def test_the_delivery_status_of_a_message_is_read_once_it_is_finished(queue: int
     assert states() == ["unread", "read", "unread", "unread"], "the committed offset is 0"
     assert report(one, run, whole=True) == "ok"
     assert states() == ["read", "read", "read", "unread"]
+
+
+def in_flight(queue: int) -> tuple[int | None, int | None]:
+    """Lag of the group in a queue, and its messages in runs."""
+    (row,) = lag.group_offsets(group="mails", actor=ME)
+    return row.lag, row.in_flight
+
+
+def test_leased_messages_that_retention_took_go_without_a_member(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one, max_messages=4)
+    end_leases(run)
+    raise_low(queue, 6)
+    remove(queue, *range(6))
+    assert in_flight(queue) == (8, 4)
+    forget()
+    lost_leases.sweep()
+    assert (in_flight(queue), runs(queue)) == ((4, 0), [])
+    assert report(one, run, whole=True) == "gone"
+    assert offsets(lease(one)) == [6, 7, 8, 9]
+
+
+def test_what_retention_left_of_a_leased_run_stays(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one)
+    end_leases(run)
+    raise_low(queue, 6)
+    forget()
+    lost_leases.sweep()
+    (left,) = runs(queue)
+    assert ([offset for offset in range(10) if left.has(offset)], in_flight(queue)) == ([6, 7, 8, 9], (4, 4))
+    assert report(one, run, whole=True) == "ok", "nobody else has it"
+    assert (committed(queue), runs(queue)) == (10, [])
+
+
+def test_what_a_member_has_stays_its_own_whatever_retention_took(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one, max_messages=4)
+    raise_low(queue, 6)
+    remove(queue, *range(6))
+    forget()
+    lost_leases.sweep()
+    assert in_flight(queue) == (8, 4), "it is at work on them"
+    assert report(one, run, finished=[(0, 2)]) == "ok"
+    assert report(one, run, whole=True) == "ok"
+    assert in_flight(queue) == (4, 0)
+
+
+def test_leased_messages_in_a_declared_gap_go_without_a_member(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one)
+    end_leases(run)
+    remove(queue, 3, 4)
+    declare_gap(queue, 3, 5)
+    forget()
+    lost_leases.sweep()
+    (left,) = runs(queue)
+    assert [offset for offset in range(10) if not left.has(offset)] == [3, 4]
+    assert in_flight(queue) == (8, 8)
+
+
+def test_a_run_that_is_taken_over_meanwhile_is_not_changed(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = member(), member("two")
+    send(*TEN)
+    (run,) = lease(one, max_messages=5)
+    end_leases(run)
+    raise_low(queue, 2)
+    select, taken = run_sql.select_over, []
+
+    def overtaken(*args: Any, **kwargs: Any) -> Any:
+        found = select(*args, **kwargs)
+        taken.extend(lease(two))
+        return found
+
+    monkeypatch.setattr(run_sql, "select_over", overtaken)
+    lost_leases.sweep()
+    (again,) = taken
+    assert runs(queue)[0].done == again.run.done
+    assert report(two, again, whole=True) == "ok"
+
+
+def test_leased_messages_that_a_node_lost_go_without_a_member(queue: int) -> None:
+    one = member()
+    send(*TEN)
+    (run,) = lease(one, max_messages=8)
+    restoring.lose_tail(queue, 6)
+    with pytest.raises(NodeUnavailable):
+        send("x")
+    promotion.adopt(name="main", actor=ME)
+    snapshot.refresh()
+    end_leases(run)
+    lost_leases.sweep()
+    (left,) = runs(queue)
+    assert ([offset for offset in range(10) if left.has(offset)], in_flight(queue)) == ([*range(6)], (6, 6))

@@ -42,7 +42,7 @@ class Ask(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A member's report on one of its runs."""
+    """A member's report on one of its runs; "begin" by members that say when they begin."""
 
     member: int
     kind: str
@@ -63,7 +63,7 @@ def ask_strategy() -> st.SearchStrategy[Ask]:
 
 
 def report_strategy() -> st.SearchStrategy[Report]:
-    kinds = st.sampled_from(["whole", "first", "release", "unseen", "renew"])
+    kinds = st.sampled_from(["whole", "first", "release", "unseen", "renew", "begin"])
     return st.builds(Report, st.integers(0, 1), kinds, st.booleans())
 
 
@@ -79,12 +79,15 @@ class ShareModel(RuleBasedStateMachine):
         super().__init__()
         self.members = [Member(consumer) for consumer in self.consumers]
         self.seen: set[int] = set()  # offsets that an answer brought to a member
+        self.tells = False  # members say when they begin
+        self.begun: Counter[int] = Counter()  # how often a member said of an offset that it began
         self.caches: list[tuple[dict[Any, Any], ...]] = [({}, {}, {}), ({}, {}, {})]
         self.base = self._position()
         self.sent = self.base
 
-    @initialize(count=st.integers(8, 16))
-    def begin(self, count: int) -> None:
+    @initialize(count=st.integers(8, 16), tells=st.booleans())
+    def begin(self, count: int, tells: bool) -> None:
+        self.tells = tells
         self.send(count)
 
     @rule(count=st.integers(1, 4))
@@ -125,6 +128,13 @@ class ShareModel(RuleBasedStateMachine):
     def report(self, report: Report) -> None:
         self._call(report, broker=1)
 
+    @rule(times=st.integers(2, 4))
+    def starve(self, times: int) -> None:
+        """Members get messages that they do not begin before the lease ends, several times."""
+        for n in range(times):
+            self._call(Ask(n % 2, 100, recovers=False, is_lost=False), broker=0)
+            self.let_leases_end()
+
     @rule()
     def let_leases_end(self) -> None:
         plant(self.queue, f"UPDATE share_run SET lease_until = {self.past}")
@@ -149,6 +159,13 @@ class ShareModel(RuleBasedStateMachine):
         assert all(count == 1 for count in waiting.values()), f"in two runs: {waiting}"
         finished = set(range(self.base, self._position())) - waiting.keys()
         assert finished <= self.seen, f"finished unseen: {finished - self.seen}"
+
+    @invariant()
+    def nothing_counts_that_nobody_began(self) -> None:
+        for run in runs(self.queue) if self.tells else ():
+            for offset in _left(run):
+                # The first lease counts at once.
+                assert run.deliveries <= 1 + self.begun[offset], f"{offset} counts too often: {run}"
 
     def teardown(self) -> None:
         """Every message that is left can still be had."""
@@ -177,7 +194,8 @@ class ShareModel(RuleBasedStateMachine):
         asker = self.members[call.member]
         recovers = call.recovers or asker.in_doubt
         held = frozenset(asker.held) if recovers else None
-        leased = lease(asker.id, max_messages=100, max_bytes=call.rows * ROW_BYTES, held=held)
+        size = {"max_messages": 100, "max_bytes": call.rows * ROW_BYTES}
+        leased = lease(asker.id, **size, held=held, counts_begun=self.tells)
         if call.is_lost:
             asker.in_doubt = True
             return
@@ -200,7 +218,12 @@ class ShareModel(RuleBasedStateMachine):
             "release": {"release": first},
             "unseen": {"unseen": rest},
             "renew": {"renew": True},
+            "begin": {"begun": True} if self.tells else {"renew": True},
         }
+        delivery = run.run.delivery if self.tells else 0
+        if report.kind in ("begin", "release"):
+            self.begun.update(offsets([run]) if report.kind == "begin" else first)
+        says[report.kind]["delivery"] = delivery
         (recorded,) = record(asker.id, Done(run.queue, run.run.first, grant, **says[report.kind]))
         assert recorded.state in ("ok", "lost", "gone")
         is_over = report.kind == "whole" or recorded.state != "ok"

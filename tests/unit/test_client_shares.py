@@ -214,6 +214,69 @@ def test_the_application_may_keep_a_message_for_longer(broker: FakeBroker, make:
         message.renew(0)
 
 
+def test_what_a_starved_member_never_began_was_not_delivered() -> None:
+    """It has what it fetched for several leases, and does not come to begin with it."""
+    broker = FakeBroker()
+    broker.create_topic("t", queues=1)
+    broker.subscribe("g", "t", mode="share", lease_ms=500, max_deliveries=2)
+    send(broker, 2)
+    with sharing(broker) as make:
+        for life in range(4):  # more often than a message may be delivered
+            starved = make(name=f"m{life}", prefetch=2)
+            starved._enter()  # its threads fetch, and the application gets no time to take anything
+            starved._state.away_since = time.monotonic()
+            until(lambda: any(run.owner.startswith(f"m{life}.") for run in broker.runs("g")))  # noqa: B023
+            until(lambda: all(run.deliveries == 0 for run in broker.runs("g")))
+            broker.cut_off(f"m{life}")
+            broker.advance(1)
+        assert not broker.dead("g")
+        got = [*make(consumer_timeout_ms=500)]
+    assert sorted((int(message.body), message.deliveries) for message in got) == [(0, 1), (1, 1)]
+
+
+def test_each_life_that_a_message_ends_counts(broker: FakeBroker, make: Make) -> None:
+    send(broker, 1)
+    seen = []
+    for life in range(5):
+        (message,) = make(name=f"m{life}", auto_accept=False).poll(timeout_s=LIMIT_S)
+        seen.append(message.deliveries)
+        broker.cut_off(f"m{life}")
+        broker.advance(LEASE_S + 1)
+    assert seen == [1, 2, 3, 4, 5]
+    assert make(name="last").poll(timeout_s=0.2) == []
+    (dead,) = broker.dead("g")
+    assert dead.error == "LeaseLost: 5 leases ended without a result"
+
+
+def test_a_message_that_comes_again_begins_only_when_the_broker_knows(broker: FakeBroker, make: Make) -> None:
+    send(broker, 2)
+    one, two = make(name="one", auto_accept=False), make(auto_accept=False)
+    assert len(one.poll(timeout_s=LIMIT_S)) == 2
+    broker.cut_off("one")
+    broker.advance(LEASE_S)
+    broker.fail(DONE, Unavailable("no"), times=10_000)
+    assert two.poll(timeout_s=0.5) == []
+    assert [run.deliveries for run in broker.runs("g")] == [1]
+    broker.heal()
+    broker.cut_off("one")
+    again = two.poll(timeout_s=LIMIT_S)
+    assert sorted((int(message.body), message.deliveries) for message in again) == [(0, 2), (1, 2)]
+    assert [run.deliveries for run in broker.runs("g")] == [2]
+
+
+def test_a_handler_begins_with_what_comes_again_when_the_broker_knows(broker: FakeBroker, make: Make) -> None:
+    send(broker, 3)
+    one = make(name="one", auto_accept=False)
+    assert one.poll(3, timeout_s=LIMIT_S)
+    broker.cut_off("one")
+    broker.advance(LEASE_S)
+    with Running(make(name="two"), lambda m: None, threads=2) as running:
+        until(lambda: committed(broker) == 3)
+    assert {message.deliveries for message in running.got} == {2}
+    began = [one for seen in broker.seen(DONE) for one in seen.body["done"] if one.get("begun")]
+    assert began and all(one["delivery"] == 2 for one in began)
+
+
 def test_what_waits_behind_a_hanging_message_goes_to_others() -> None:
     broker = FakeBroker()
     broker.create_topic("t", queues=1)

@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,22 @@ def test_a_request_carries_key_body_and_parameters(server: Server, connect: Conn
     assert seen["headers"]["Authorization"] == "Bearer secret"
     assert "Transfer-Encoding" not in seen["headers"]
     assert json.loads(seen["body"]) == {"x": 1}
+
+
+def test_proxies_passwords_and_certificates_of_the_environment_are_not_used(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    netrc.chmod(0o600)
+    of_environment = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), unused_url())
+    of_environment |= {"NETRC": str(netrc), "REQUESTS_CA_BUNDLE": "/nowhere", "NO_PROXY": "", "no_proxy": ""}
+    for name, value in of_environment.items():
+        monkeypatch.setenv(name, value)
+    transport = connect(server.url, api_key="secret")
+    assert transport.request("GET", "/x") == {"ok": 1}
+    assert server.requests[0]["headers"]["Authorization"] == "Bearer secret"
+    assert not transport._sessions().trust_env
 
 
 def test_a_request_leaves_in_one_piece(connect: Connect) -> None:

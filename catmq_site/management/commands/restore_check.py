@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 
 from catmq_site.management.base import LATER, REFUSED, CatmqCommand, aligned
 from messagestore.nodes import backup_marks, restore_checks
+from messagestore.nodes.replica_inspection import delayed_loss
 from messagestore.nodes.restore_checks import MetadataCheck, NodeCheck, RestoreCheck
 from metadata.errors import Invalid
 
@@ -89,6 +90,8 @@ def _losses(node: NodeCheck) -> list[str]:
                 f"{node.name}: {one.topic} queue {one.queue} ends at {one.found}, it was {one.known}: "
                 f"{one.lost} messages are lost{declared}"
             )
+    if node.delayed:
+        lines.append(f"{node.name}: {delayed_loss(node.delayed)}")
     for group in node.groups:
         lines.append(
             f"{node.name}: group {group.group} gets lost_tail in {group.topic} queue {group.queue}: it had "

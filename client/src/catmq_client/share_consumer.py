@@ -113,6 +113,8 @@ class ShareConsumer(Reader[ShareMessage]):
                 self._state.finish_taken(run)
         self._hand = []
         self._state.changed.room.notify_all()
+        # It waits for messages from now on: brokers may have to be told that some begin.
+        self._state.changed.reports.notify_all()
 
     def _give_up_all(self, within_s: float) -> None:
         # The application never got what waits: its lease is not to count. A pull that is under way may bring

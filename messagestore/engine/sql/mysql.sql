@@ -805,6 +805,15 @@ SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
 -- name: count_delayed
 SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting
 
+-- How many delayed messages there ever were, by the counter of their ids, and how many of them wait.
+-- name: select_delayed_counts
+SELECT CAST(COALESCE(AUTO_INCREMENT, 1) AS SIGNED) - 1 FROM information_schema.tables
+ WHERE table_schema = DATABASE() AND table_name = 'delayed_message';
+SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message LIMIT :most) waiting
+
+-- name: raise_delayed_ids
+ALTER TABLE delayed_message AUTO_INCREMENT = :next_id
+
 -- name: delete_queue_delayed
 DELETE FROM delayed_message WHERE queue_id = :queue LIMIT :most
 
@@ -867,7 +876,7 @@ SELECT epoch, next_offset FROM share_position
 INSERT INTO share_run (group_id, queue_id, first_offset, end_offset, epoch, grant_no, owner, lease_until, deliveries)
 SELECT group_id, queue_id, GREATEST(next_offset, :from_offset),
        LEAST(GREATEST(next_offset, :from_offset) + :messages, :end_offset), epoch, 1, :owner,
-       UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND, 1
+       UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND, :deliveries
   FROM share_position
  WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch
    AND GREATEST(next_offset, :from_offset) < :end_offset;
@@ -881,8 +890,14 @@ SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM s
    AND (deliveries >= :limit_at AND end_offset = first_offset + 1) = :at_limit
  ORDER BY first_offset, end_offset LIMIT :most
 
+-- name: select_over_runs
+SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch AND first_offset < :below
+   AND lease_until <= UTC_TIMESTAMP(3)
+ ORDER BY first_offset, end_offset LIMIT :most
+
 -- name: take_over_run
-UPDATE share_run SET grant_no = grant_no + 1, owner = :owner, deliveries = deliveries + 1,
+UPDATE share_run SET grant_no = grant_no + 1, owner = :owner, deliveries = deliveries + :counted,
                      lease_until = UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND
  WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
    AND epoch = :epoch AND grant_no = :grant_no AND done <=> :seen AND lease_until <= UTC_TIMESTAMP(3)
@@ -921,6 +936,11 @@ UPDATE share_run SET grant_no = grant_no + 1, owner = '', lease_until = UTC_TIME
 UPDATE share_run SET owner = :owner, lease_until = UTC_TIMESTAMP(3) + INTERVAL :lease_us MICROSECOND
  WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
    AND epoch = :epoch AND grant_no = :grant_no
+
+-- name: count_run
+UPDATE share_run SET deliveries = :deliveries
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND deliveries BETWEEN :delivery - 1 AND :delivery
 
 -- name: free_runs_of
 UPDATE share_run SET owner = '', lease_until = UTC_TIMESTAMP(3) WHERE group_id = :group_id AND owner = :owner

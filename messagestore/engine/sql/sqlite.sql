@@ -600,6 +600,17 @@ SELECT queue_id, COUNT(*) FROM delayed_message GROUP BY queue_id
 -- name: count_delayed
 SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message WHERE queue_id IN ({queues}) LIMIT :most) waiting
 
+-- How many delayed messages there ever were, by the counter of their ids, and how many of them wait.
+-- name: select_delayed_counts
+SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'delayed_message'), 0);
+SELECT COUNT(*) FROM (SELECT 1 FROM delayed_message LIMIT :most) waiting
+
+-- name: raise_delayed_ids
+DELETE FROM sqlite_sequence WHERE name = 'delayed_message' AND seq < :next_id - 1;
+INSERT INTO sqlite_sequence (name, seq)
+SELECT 'delayed_message', :next_id - 1
+ WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'delayed_message')
+
 -- name: delete_queue_delayed
 DELETE FROM delayed_message
  WHERE id IN (SELECT id FROM delayed_message WHERE queue_id = :queue LIMIT :most)
@@ -677,7 +688,7 @@ SELECT epoch, next_offset FROM share_position
 INSERT INTO share_run (group_id, queue_id, first_offset, end_offset, epoch, grant_no, owner, lease_until, deliveries)
 SELECT group_id, queue_id, MAX(next_offset, :from_offset),
        MIN(MAX(next_offset, :from_offset) + :messages, :end_offset), epoch, 1, :owner,
-       CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000, 1
+       CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000, :deliveries
   FROM share_position
  WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch
    AND MAX(next_offset, :from_offset) < :end_offset;
@@ -692,8 +703,14 @@ SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM s
    AND (deliveries >= :limit_at AND end_offset = first_offset + 1) = :at_limit
  ORDER BY first_offset, end_offset LIMIT :most
 
+-- name: select_over_runs
+SELECT first_offset, end_offset, epoch, grant_no, owner, deliveries, done FROM share_run
+ WHERE group_id = :group_id AND queue_id = :queue AND epoch = :epoch AND first_offset < :below
+   AND lease_until <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
+ ORDER BY first_offset, end_offset LIMIT :most
+
 -- name: take_over_run
-UPDATE share_run SET grant_no = grant_no + 1, owner = :owner, deliveries = deliveries + 1,
+UPDATE share_run SET grant_no = grant_no + 1, owner = :owner, deliveries = deliveries + :counted,
                      lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000
  WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
    AND epoch = :epoch AND grant_no = :grant_no AND done IS :seen
@@ -735,6 +752,11 @@ UPDATE share_run SET owner = :owner,
                      lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) + :lease_us / 1000
  WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
    AND epoch = :epoch AND grant_no = :grant_no
+
+-- name: count_run
+UPDATE share_run SET deliveries = :deliveries
+ WHERE group_id = :group_id AND queue_id = :queue AND first_offset = :first_offset AND end_offset = :end_offset
+   AND epoch = :epoch AND grant_no = :grant_no AND deliveries BETWEEN :delivery - 1 AND :delivery
 
 -- name: free_runs_of
 UPDATE share_run SET owner = '', lease_until = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)

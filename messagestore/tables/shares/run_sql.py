@@ -24,7 +24,11 @@ Key = tuple[int, int, int]  # queue, first offset, end
 
 
 class Run(NamedTuple):
-    """A run as its row stands. `done`: bits of the offsets that have left it."""
+    """A run as its row stands. `done`: bits of the offsets that have left it.
+
+    `uncounted`: `deliveries` does not contain the last lease yet. The row does not have it: it is
+    known only of a run that was just leased.
+    """
 
     queue: int
     first: int
@@ -34,6 +38,7 @@ class Run(NamedTuple):
     owner: str
     deliveries: int
     done: int = 0
+    uncounted: bool = False
 
     @property
     def grant(self) -> Grant:
@@ -54,17 +59,23 @@ class Run(NamedTuple):
         """Bits of the offsets that are still in the run."""
         return sharing.full(self.length) & ~self.done
 
+    @property
+    def delivery(self) -> int:
+        """The number of deliveries with the last lease, once a message of it has begun."""
+        return self.deliveries + self.uncounted
+
     def has(self, offset: int) -> bool:
         """Return True if an offset is still in the run."""
         return self.first <= offset < self.end and bool(self.left >> (offset - self.first) & 1)
 
 
 class Wish(NamedTuple):
-    """A lease that somebody wants: of how many new messages."""
+    """A lease that somebody wants: of how many new messages. `counted`: it is a delivery of them."""
 
     owner: str
     messages: int
     lease_ms: int
+    counted: bool = True
 
 
 class Lease(NamedTuple):
@@ -137,6 +148,7 @@ def take(
             owner=wish.owner,
             messages=wish.messages,
             lease_us=1000 * wish.lease_ms,
+            deliveries=int(wish.counted),
         )
         for wish in wishes
     ]
@@ -147,7 +159,9 @@ def take(
     taken: list[Run | None] = []
     for wish in wishes:
         first, at = at, max(at, min(at + wish.messages, end))
-        taken.append(Run(queue, first, at, epoch, 1, wish.owner, 1) if at > first else None)
+        deliveries, uncounted = int(wish.counted), not wish.counted
+        run = Run(queue, first, at, epoch, 1, wish.owner, deliveries, uncounted=uncounted)
+        taken.append(run if at > first else None)
     return Taken(at, taken)
 
 
@@ -172,6 +186,14 @@ def select_due(
     return [_run(queue, row) for row in rows]
 
 
+def select_over(
+    session: Session, *, group_id: int, queue: int, epoch: int, below: int, most: int
+) -> list[Run]:
+    """Runs whose lease is over and that begin below an offset, the lowest first."""
+    named = {"group_id": group_id, "queue": queue, "epoch": epoch, "below": below, "most": most}
+    return [_run(queue, row) for row in rows_of(session, "select_over_runs", **named)]
+
+
 def read_runs(session: Session, *, group_id: int, firsts: Mapping[int, Collection[int]]) -> dict[Key, Run]:
     """{(queue, first, end): run} of the runs that begin at some offsets, {queue: offsets}."""
     queues = [queue for queue, offsets in firsts.items() if offsets]
@@ -187,13 +209,21 @@ def read_runs(session: Session, *, group_id: int, firsts: Mapping[int, Collectio
     return {run.key: run for run in found}
 
 
-def take_over(session: Session, *, group_id: int, run: Run, lease: Lease) -> Run | None:
-    """Lease a due run anew, whole; None if it is not as it was read."""
+def take_over(session: Session, *, group_id: int, run: Run, lease: Lease, counted: bool = True) -> Run | None:
+    """Lease a due run anew, whole; None if it is not as it was read.
+
+    With `counted` the lease is a delivery at once, else when its member says that it began.
+    """
     values = {**_guard(group_id, run), "owner": lease.owner, "lease_us": 1000 * lease.lease_ms}
-    (result,) = session.transact(step(session, "take_over_run", **values))
+    (result,) = session.transact(step(session, "take_over_run", **values, counted=int(counted)))
     if result.matched != 1:
         return None
-    return run._replace(grant_no=run.grant_no + 1, owner=lease.owner, deliveries=run.deliveries + 1)
+    return run._replace(
+        grant_no=run.grant_no + 1,
+        owner=lease.owner,
+        deliveries=run.deliveries + counted,
+        uncounted=not counted,
+    )
 
 
 def leave(
@@ -255,24 +285,54 @@ def renew(
     return _each(session, "renew_run", group_id, grants, owner=lease.owner, lease_us=1000 * lease.lease_ms)
 
 
-def _each(
-    session: Session, name: str, group_id: int, grants: Sequence[tuple[int, Grant]], **more: object
-) -> list[bool]:
+class Count(NamedTuple):
+    """What a member says of a lease: whether it is the `delivery`-th one of the messages by now."""
+
+    delivery: int
+    begun: bool
+
+    @property
+    def deliveries(self) -> int:
+        """The count of deliveries that follows from it."""
+        return self.delivery if self.begun else self.delivery - 1
+
+
+def count(session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant, Count]]) -> list[bool]:
+    """Write whether leases count as deliveries, by (queue, grant), in one transaction.
+
+    For each, return whether its grant still held and it is the next delivery, or the last one.
+    """
     results = session.transact(
         *(
             step(
                 session,
-                name,
-                group_id=group_id,
-                queue=queue,
-                first_offset=grant.first,
-                end_offset=grant.end,
-                epoch=grant.epoch,
-                grant_no=grant.number,
-                **more,
+                "count_run",
+                **_named(group_id, queue, grant),
+                delivery=said.delivery,
+                deliveries=said.deliveries,
             )
-            for queue, grant in grants
+            for queue, grant, said in counts
         )
+    )
+    return [result.matched == 1 for result in results]
+
+
+def _named(group_id: int, queue: int, grant: Grant) -> dict[str, object]:
+    return {
+        "group_id": group_id,
+        "queue": queue,
+        "first_offset": grant.first,
+        "end_offset": grant.end,
+        "epoch": grant.epoch,
+        "grant_no": grant.number,
+    }
+
+
+def _each(
+    session: Session, name: str, group_id: int, grants: Sequence[tuple[int, Grant]], **more: object
+) -> list[bool]:
+    results = session.transact(
+        *(step(session, name, **_named(group_id, queue, grant), **more) for queue, grant in grants)
     )
     return [result.matched == 1 for result in results]
 

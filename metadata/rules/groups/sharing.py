@@ -122,6 +122,20 @@ def bits_in(spans: Iterable[Span], *, run: Span) -> int | None:
     return bits
 
 
+def bits_within(spans: Iterable[Span], *, run: Span) -> int:
+    """The bits of those offsets of a run that lie in some stretches.
+
+    >>> bits_within([(0, 12), (18, 99)], run=(10, 20)), bits_within([(0, 10)], run=(10, 20))
+    (771, 0)
+    """
+    bits = 0
+    for first, end in spans:
+        inside = max(first, run[0]), min(end, run[1])
+        if inside[0] < inside[1]:
+            bits |= full(inside[1] - inside[0]) << (inside[0] - run[0])
+    return bits
+
+
 def spans_of(bits: int, *, first: int) -> Iterator[Span]:
     """The stretches that some bits of a run stand for, rising.
 

@@ -155,6 +155,8 @@ def _foretold(plan: Plan) -> list[Text]:
                 "right PROCESS."
             )
         )
+    if plan.delayed:
+        said.append(_("Up to %d delayed messages and retries would be lost.") % plan.delayed)
     if not plan.gaps:
         return [*said, _("At present, no messages would be lost.")]
     words = {"gaps": plan.gaps, "queues": plan.queues, "messages": plan.messages}

@@ -124,7 +124,9 @@ def test_what_was_restored_is_adopted_after_its_losses_were_shown(
     registry.note_heads()
     restoring.lose_tail(queue, 1)
     restoring.evict_known_heads()
+    DbNode.objects.filter(name="main").update(delayed_given=91, delayed_waiting=5)  # as a job saw it before
     seen = ada.get("/nodes/main/adopt")
+    assert "Up to 5 delayed messages and retries would be lost." in text(seen)
     assert "1 of 1 queues would get a gap, and at least 2 messages" in text(seen) and "billing" in text(seen)
     assert node_rows.named(name="main", actor=ME).epoch == 1
     assert "at least 2 messages are lost" in text(confirm(ada, "/nodes/main/adopt", seen))

@@ -204,7 +204,8 @@ class HttpTransport:
         """Take `urls` (default: CATMQ_URL, separated by commas) and `api_key` (default: CATMQ_API_KEY).
 
         verify: False, or the path of a file of CA certificates (default: CATMQ_CA_FILE, else the CAs of
-        the package certifi). proxies: {"https": url}; the environment's proxies are not looked at.
+        the package certifi). proxies: {"https": url}. HTTP_PROXY, HTTPS_PROXY, .netrc and
+        REQUESTS_CA_BUNDLE of the environment are not looked at.
         compression: "gzip" or None, both ways. discover: also use brokers that the given ones name, and
         avoid those that were drained.
         """
@@ -350,6 +351,9 @@ class HttpTransport:
 
     def _new_session(self) -> requests.Session:
         session = requests.Session()
+        # Proxies, .netrc and CA bundles of the environment are not followed: they are made for the
+        # web, and a broker behind one of them would be slower or get another password.
+        session.trust_env = False
         brokers = len(self._seeds) + MOST
         for scheme in ("http://", "https://"):
             session.mount(scheme, _Lines(brokers=brokers, connections=self._max_connections))

@@ -32,6 +32,8 @@ PREFETCH = 16
 # Messages are held ahead that the application will begin with in this time, s.
 AHEAD_S = 1.0
 LOOKED_AFTER = 1 / 4  # part of max_processing_ms after which it is looked whether it has passed
+# The application has begun nothing for so long although it could, s.
+STALLED_S = 1.0
 # Longest pause before a report of a run is repeated whose node does not answer, s.
 PAUSE_S = 1.0
 MOST_DELAY_S = 366 * 86_400  # that a delivery may be put off by
@@ -155,8 +157,10 @@ class LeaseBook(GroupState):
             self.progress_at = now = time.monotonic()
             for owned, message in taken if not self.in_run else ():
                 if isinstance(owned, HeldRun):
-                    owned.since[message.offset] = now
+                    owned.hand_over(message.offset, now)
             self._tell_room()
+        if len(taken) < limit and self._begin_some():
+            self.changed.reports.notify_all()
         return taken
 
     def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
@@ -194,7 +198,8 @@ class LeaseBook(GroupState):
 
     def _tell(self, owned: OwnedQueue) -> None:
         self._tell_room()
-        if isinstance(owned, HeldRun) and owned.has_urgent_news():
+        is_urgent = isinstance(owned, HeldRun) and owned.has_urgent_news()
+        if is_urgent or any(run.begins_later() for run in self.runs.values()):
             self.changed.reports.notify_all()
 
     def give_back(self, run: HeldRun, offsets: Iterable[int]) -> None:
@@ -286,7 +291,7 @@ class LeaseBook(GroupState):
 
     def may_pull(self) -> bool:
         """Return False while a lease has run out and is about to be renewed: a pull might bring it anew."""
-        return not any(run.open and run.rests() and not run.failures for run in self.runs.values())
+        return not any(run.open and run.has_lapsed() and not run.failures for run in self.runs.values())
 
     def stands_still(self, now: float) -> bool:
         """Return True if the application has been busy with what it has for a lease: others may work."""
@@ -307,10 +312,30 @@ class LeaseBook(GroupState):
         """Return reports and renewals that are due; they are under way from now on."""
         now, lease_now = time.monotonic(), lease_clock()
         self._let_go(now)
+        self._begin_some()
         due = [run for run in self.runs.values() if self._due_in_s(run, now, lease_now) <= 0]
         for run in due:
             self._tell_late(run, lease_now)
         return [self._send(run, renews=run.renewal_in_s(lease_now) <= 0) for run in due[:MOST_REPORTS]]
+
+    def _begin_some(self) -> bool:
+        """Choose the runs that brokers are to be told of: the application would begin with them now.
+
+        Return True if there are any.
+        """
+        later = [run for run in self.runs.values() if run.begins_later() and not run.has_lapsed()]
+        if not later:
+            return False
+        idle = self._idle()
+        ready = [run for run in self.runs.values() if run.may_begin or run.wants_begin]
+        free = idle - sum(run.waiting for run in ready)
+        if idle > 0 and time.monotonic() - self.progress_at >= STALLED_S:
+            free = max(free, 1)  # what is ready does not begin: its subscription rests
+        for run in later:
+            if free > 0:
+                run.wants_begin = True
+                free -= run.waiting
+        return any(run.wants_begin for run in later)
 
     def due_in_s(self) -> float:
         """Return the seconds until something may be due."""
@@ -344,12 +369,18 @@ class LeaseBook(GroupState):
 
     def _send(self, run: HeldRun, *, renews: bool) -> RunReport:
         run.sending = True
+        if renews and run.open and not run.has_begun:
+            # It has waited here for a third of its lease. If this process gets no further, nobody
+            # had these messages.
+            run.hold_back()
         return RunReport.of(run, renews=renews, term=self.term)
 
     def _due_in_s(self, run: HeldRun, now: float, lease_now: float) -> float:
         if run.sending:
             return math.inf
         waits = [run.renewal_in_s(lease_now)]
+        if run.wants_begin and not run.may_begin and run.open:
+            waits.append(0.0)
         if run.news_since is not None:
             # What was lost before may be lost again: then others of its run are not to be repeated.
             at_once = self.hurried or run.leaving or run.deliveries > 1
@@ -362,7 +393,10 @@ class LeaseBook(GroupState):
         run, told = report.run, state.get("state")
         if told == "ok":
             run.failures = 0
+            was_held_back = not run.may_begin
             run.sent(report)
+            if was_held_back and run.may_begin:
+                self._began(run)
             if report.renews and report.term == self.term:
                 self._renewed(run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000)
             if run.is_over() and run.news_since is None:
@@ -377,6 +411,10 @@ class LeaseBook(GroupState):
             self.lose(run)
         else:
             run.rest(most_s=PAUSE_S)
+
+    def _began(self, run: HeldRun) -> None:
+        """Brokers know that messages of a run begin: the application may have them."""
+        self.on_start()
 
     def _renewed(self, run: HeldRun, until: float) -> None:
         run.lease_until = max(run.lease_until, until)

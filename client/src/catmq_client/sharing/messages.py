@@ -41,7 +41,10 @@ class ShareMessage(Message):
 
     @property
     def deliveries(self) -> int:
-        """Number of times that this message was leased to somebody, this time included."""
+        """Number of times that this message was delivered to somebody, this time included.
+
+        A lease that ended before its member had begun counts once at most.
+        """
         return self._run.deliveries
 
     @property

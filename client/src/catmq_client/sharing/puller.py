@@ -100,6 +100,7 @@ class Puller(LongPoll):
             "max_messages": room,
             "max_bytes": options.fetch_max_bytes,
             "wait_ms": wait_ms,
+            "count_begun": True,
         }
         if self._topics:
             every = options.reverse_topics_every
@@ -175,6 +176,7 @@ class Puller(LongPoll):
         done = [
             {name: run[name] for name in ("queue", "first", "grant")}
             | {"unseen": [message.offset for message in messages_of(run, NOBODY, Message)]}
+            | ({"delivery": run["deliveries"]} if run.get("uncounted") else {})
             for run in runs
         ]
         try:

@@ -52,6 +52,15 @@ class HeldRun(OwnedQueue):
         self.lease_s: float = item["lease_ms"] / 1000
         self.lease_until = sent_at + self.lease_s
         self._leased_at = time.monotonic()
+        # The lease counts as a delivery only when a broker has been told that a message of it begins.
+        # So nothing of it begins before that.
+        self.uncounted: bool = item.get("uncounted", False)
+        # The application would begin with a message of it now: brokers are to be told.
+        self.wants_begin = False
+        # A broker recorded that it begins.
+        self.may_begin = not self.uncounted
+        # The application had a message of it.
+        self.has_begun = False
         # Delivered, and neither finished nor given back.
         self.open: set[int] = set()
         # Those of them that the application got, with the time, monotonic.
@@ -114,6 +123,12 @@ class HeldRun(OwnedQueue):
     def granted_again(self, item: Mapping[str, Any], *, sent_at: float) -> None:
         """Its lease had run out, and this member got it again: what is at work goes on."""
         self.grant, self.deliveries = item["grant"], item["deliveries"]
+        if item.get("uncounted") and self.has_begun:
+            # What is at work was counted under the former grant, and what has not begun with it.
+            self.deliveries, self.uncounted = self.deliveries - 1, False
+        else:
+            self.uncounted = item.get("uncounted", False)
+            self.may_begin, self.wants_begin = not self.uncounted, False
         self.lease_s = item["lease_ms"] / 1000
         self.lease_until = sent_at + self.lease_s
         self.sending = False
@@ -122,8 +137,16 @@ class HeldRun(OwnedQueue):
         return {"grant": self.grant}
 
     def rests(self) -> bool:
+        """Return True if no handler may begin: the lease is over, or brokers are to be told first."""
+        return self.has_lapsed() or not self.may_begin
+
+    def has_lapsed(self) -> bool:
         """Return True if the lease is over: perhaps somebody else has the run."""
         return self.lease_left_s <= 0
+
+    def begins_later(self) -> bool:
+        """Return True if messages of it wait until brokers are told that they begin."""
+        return not self.may_begin and not self.wants_begin and bool(self.open)
 
     def gives(self) -> bool:
         """Return True if the application may have a message of it.
@@ -140,7 +163,12 @@ class HeldRun(OwnedQueue):
 
     def begin(self, offset: int) -> None:
         self.running += 1
-        self.since[offset] = time.monotonic()
+        self.hand_over(offset, time.monotonic())
+
+    def hand_over(self, offset: int, now: float) -> None:
+        """The application has a message from now on."""
+        self.has_begun = True
+        self.since[offset] = now
 
     def is_ours(self, offset: int) -> bool:
         """Return True if something may still be said about an offset."""
@@ -183,8 +211,14 @@ class HeldRun(OwnedQueue):
         self.leaving -= report.leaving
         self.unseen -= report.leaving
         self.skipped -= report.finished
+        if report.begun:
+            self.may_begin, self.wants_begin = True, False
         if not (self.finished or self.leaving):
             self.news_since = None
+
+    def hold_back(self) -> None:
+        """Let the lease count for nothing until brokers are told that a message of it begins."""
+        self.uncounted, self.may_begin = True, False
 
     def renewal_in_s(self, lease_now: float) -> float:
         """Return the seconds until it is to be renewed; infinite when nothing of it is held any more."""
@@ -235,19 +269,29 @@ class RunReport:
     unseen: frozenset[int]
     renews: bool
     is_whole: bool
+    # The number of the delivery, unless the lease counted at once.
+    delivery: int
+    # Whether it counts; None if that is known.
+    begun: bool | None
     # That of the lease book when the report was made.
     term: int
 
     @classmethod
     def of(cls, run: HeldRun, *, renews: bool, term: int = 0) -> RunReport:
+        renews = renews and not run.is_over()
+        begun: bool | None = None
+        if run.open and not run.may_begin and (renews or run.wants_begin):
+            begun = run.wants_begin
         return cls(
             run=run,
             grant=run.grant,
             finished=frozenset(run.finished | run.skipped) if run.news_since is not None else frozenset(),
             leaving=frozenset(run.leaving),
             unseen=frozenset(run.unseen),
-            renews=renews and not run.is_over(),
+            renews=renews,
             is_whole=run.is_over() and not run.leaving,
+            delivery=run.deliveries if run.uncounted else 0,
+            begun=begun,
             term=term,
         )
 
@@ -262,6 +306,10 @@ class RunReport:
             view["release"] = sorted(self.leaving - self.unseen)
         if self.unseen:
             view["unseen"] = sorted(self.unseen)
+        if self.begun is not None:
+            view["begun"] = self.begun
+        if self.delivery and (self.leaving or self.begun is not None):
+            view["delivery"] = self.delivery
         return {**view, "renew": True} if self.renews else view
 
 

@@ -30,6 +30,8 @@ class FakeRun:
     grant: str = ""
     lease_until_ms: int = 0
     deliveries: int = 0
+    # Whether the last lease is in `deliveries`; else it is once its member reports that it began.
+    is_counted: bool = True
     done: set[int] = field(default_factory=set)
 
     @property
@@ -37,9 +39,14 @@ class FakeRun:
         """Return the offsets that are not finished."""
         return [offset for offset in range(self.first, self.end) if offset not in self.done]
 
-    def leased_to(self, owner: str, *, until_ms: int) -> None:
-        self.owner, self.lease_until_ms = owner, until_ms
-        self.grant, self.deliveries = f"g{next(_grants)}", self.deliveries + 1
+    @property
+    def delivery(self) -> int:
+        """Return the number of deliveries with the last lease, once it counts."""
+        return self.deliveries + (not self.is_counted)
+
+    def leased_to(self, owner: str, *, until_ms: int, is_counted: bool = True) -> None:
+        self.owner, self.lease_until_ms, self.is_counted = owner, until_ms, is_counted
+        self.grant, self.deliveries = f"g{next(_grants)}", self.deliveries + is_counted
 
 
 class FakeShareGroup(FakeGroup):
@@ -115,10 +122,14 @@ class FakeShareGroup(FakeGroup):
             mine = [run for run in self.runs if run.owner == consumer_id and run.grant not in held]
             found = [{**self._view(run), "recovered": True} for run in mine]
         for position in () if found else self._readable(body.get("topics") or ()):
-            runs = [*self._due(position.queue, limit)] or [*self._new(position.queue, limit)]
+            due = [*self._due(position.queue, limit)]
+            runs = due or [*self._new(position.queue, limit)]
+            # A first lease counts at once, unless the message would be dead without it.
+            counts_later = bool(due) or self.share_settings["max_deliveries"] == 1
+            is_counted = not (body.get("count_begun") and counts_later)
             until_ms = self.clock.now_ms() + self.share_settings["lease_ms"]
             for run in runs:
-                run.leased_to(consumer_id, until_ms=until_ms)
+                run.leased_to(consumer_id, until_ms=until_ms, is_counted=is_counted)
                 self._granted[run.grant] = run
             found = [self._view(run) for run in runs if self._keeps(run)]
             self.settle()
@@ -137,18 +148,25 @@ class FakeShareGroup(FakeGroup):
         released = (set(one.get("release", ())) | unseen) - finished
         outside = (finished | released) - set(range(run.first, run.end))
         empty = any(first >= end for first, end in one.get("finished", ()))
+        begun, delivery = one.get("begun"), one.get("delivery", 0) or run.deliveries
+        is_other = not run.deliveries <= delivery <= run.deliveries + 1
+        if is_other or (begun is not None and not one.get("delivery")):
+            detail = f"delivery: {delivery} is not the number that came with this run"
+            return {**place, "state": "invalid", "detail": detail}
         if outside or empty or (run.queue.id, run.first) != (one["queue"], one["first"]):
             detail = (
                 f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are leased under this grant"
             )
             return {**place, "state": "invalid", "detail": detail}
         run.done |= set(run.left) if one.get("all") else finished
+        if begun is not None:
+            run.deliveries, run.is_counted = delivery - (not begun), begun
         more = {}
         if released == set(range(run.first, run.end)) and not unseen:
-            run.owner, run.grant, run.lease_until_ms = "", "", now_ms
+            run.owner, run.grant, run.lease_until_ms, run.deliveries = "", "", now_ms, delivery
         else:
             for offset in released.intersection(run.left):
-                self._alone(run, offset).deliveries -= offset in unseen
+                self._alone(run, offset).deliveries = max(0, delivery - (offset in unseen))
             if one.get("renew"):
                 more = {"lease_ms": self.share_settings["lease_ms"]}
                 run.lease_until_ms = now_ms + more["lease_ms"]
@@ -280,11 +298,12 @@ class FakeShareGroup(FakeGroup):
             "first": run.first,
             "end": run.end,
             "grant": run.grant,
-            "deliveries": run.deliveries,
+            "deliveries": run.delivery,
             "lease_ms": self.share_settings["lease_ms"],
             "messages": [message.view() for message in messages if message.offset in left],
             "skipped": ranges(set(range(run.first, run.end)) - left),
             **origin,
+            **({} if run.is_counted else {"uncounted": True}),
         }
 
     def _shared(self) -> Conflict:

@@ -15,7 +15,7 @@ from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Plan, Puller
 from catmq_client.sharing.renewer import Renewer
-from catmq_client.sharing.runs import place_of
+from catmq_client.sharing.runs import HeldRun, place_of
 
 # How long get() waits for a broker that does not answer, s.
 GET_WITHIN_S = 10.0
@@ -41,6 +41,9 @@ class DemandBook(LeaseBook):
         waiting = sum(run.waiting for run in self.runs.values())
         return max(0, min(self.asked - waiting, self.share_options.max_in_flight - self.in_flight()))
 
+    def _idle(self) -> int:
+        return self.asked if self.away_since is None else 0
+
     def take_over(self, items: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
         brought = super().take_over(items, sent_at=sent_at)
         self.on_arrival()
@@ -48,6 +51,10 @@ class DemandBook(LeaseBook):
 
     def die(self, error: CatmqError) -> None:
         super().die(error)
+        self.on_arrival()
+
+    def _began(self, run: HeldRun) -> None:
+        super()._began(run)
         self.on_arrival()
 
     def _tell(self, owned: OwnedQueue) -> None:
@@ -153,6 +160,7 @@ class QueueReader(ShareConsumer):
             if book.asked != most:
                 book.asked = most
                 book.changed.room.notify_all()
+                book.changed.reports.notify_all()
 
     def has_come(self) -> bool:
         """Return True if come() would return messages, or raise."""
