@@ -160,7 +160,7 @@ class ShareSettings:
         5,
         Whole(0, 100),
         "Maximum deliveries",
-        "In share groups: leases of a message after which it becomes a dead letter; 0: no limit.",
+        "In share groups: deliveries of a message after which it becomes a dead letter; 0: no limit.",
     )
 
 

@@ -141,7 +141,7 @@ class ShareConsumerOptions:
     # Finished messages of a run that is not finished are reported so often, ms.
     auto_commit_interval_ms: int = 200
     # The group's, if this consumer makes it: the lease, ms, 5,000-3,600,000, None = 30,000; most messages
-    # that are leased together, None = 10; leases of a message before it is a dead letter, 0 = no limit,
+    # that are leased together, None = 10; deliveries of a message before it is a dead letter, 0 = no limit,
     # None = 5. A group that differs refuses.
     lease_ms: int | None = None
     run_messages: int | None = None
