@@ -39,7 +39,7 @@ def foretell(plan: Plan) -> list[str]:
         lines.append(f"At least {plan.messages} messages are not there.")
     else:
         lines.append("At present, no messages would be lost.")
-    lines += [_lost(one) for one in plan.lost]
+    lines += [_lost(delayed) for delayed in plan.lost]
     if plan.delayed:
         lines.append(f"Note: {delayed_loss(plan.delayed)}")
     return [*lines, "Nothing was changed."]

@@ -130,17 +130,19 @@ class _Work:
     def record(self, entries: Sequence[_Entry]) -> dict[int, Recorded]:
         """Return what came of each, by its place."""
         try:
-            whole = [one for one in entries if one.done.whole]
+            whole = [entry for entry in entries if entry.done.whole]
             self._finish(whole)
-            self._count([one for one in entries if one.done.begun is not None and not one.done.whole])
-            leaving = [one for one in entries if one.finished or one.released or one.unseen]
-            self._leave([one for one in leaving if self._state(one) == ""])
-            self._renew([one for one in entries if one.done.renew and self._state(one) in ("", "ok")])
-            self._name([one for one in entries if self._state(one) == ""])
+            self._count([entry for entry in entries if entry.done.begun is not None and not entry.done.whole])
+            leaving = [entry for entry in entries if entry.finished or entry.released or entry.unseen]
+            self._leave([entry for entry in leaving if self._state(entry) == ""])
+            self._renew([entry for entry in entries if entry.done.renew and self._state(entry) in ("", "ok")])
+            self._name([entry for entry in entries if self._state(entry) == ""])
         except NodeUnavailable:
-            for one in entries:
-                self._found.setdefault(one.place, Recorded(one.done.queue, "unavailable"))
-        known_queues.touch(self._group.id, {one.queue for one in self._found.values() if one.handled})
+            for entry in entries:
+                self._found.setdefault(entry.place, Recorded(entry.done.queue, "unavailable"))
+        known_queues.touch(
+            self._group.id, {recorded.queue for recorded in self._found.values() if recorded.handled}
+        )
         return self._found
 
     def _state(self, one: _Entry) -> str:
@@ -152,14 +154,14 @@ class _Work:
     def _finish(self, entries: Sequence[_Entry]) -> None:
         if not entries:
             return
-        ordered = sorted(entries, key=lambda one: one.key)
-        grants = [(one.done.queue, one.grant) for one in ordered]
+        ordered = sorted(entries, key=lambda entry: entry.key)
+        grants = [(entry.done.queue, entry.grant) for entry in ordered]
         group_id = self._group.id
         finished = self._together(lambda session: run_sql.finish(session, group_id=group_id, grants=grants))
-        held = [one for one, was in zip(ordered, finished, strict=True) if was]
-        for one in held:
-            self._answer(one, "ok", handled=one.grant.end - one.grant.first)
-        self._name([one for one in ordered if one not in held])
+        held = [entry for entry, was in zip(ordered, finished, strict=True) if was]
+        for entry in held:
+            self._answer(entry, "ok", handled=entry.grant.end - entry.grant.first)
+        self._name([entry for entry in ordered if entry not in held])
 
     def _together(self, change: Callable[[Session], list[bool]]) -> list[bool]:
         """Make a change of several runs in one transaction, and again after a deadlock."""
@@ -176,22 +178,23 @@ class _Work:
         """Write whether leases count as deliveries; what cannot be written is answered."""
         if not entries:
             return
-        ordered = sorted(entries, key=lambda one: one.key)
+        ordered = sorted(entries, key=lambda entry: entry.key)
         counts = [
-            (one.done.queue, one.grant, Count(one.done.delivery, bool(one.done.begun))) for one in ordered
+            (entry.done.queue, entry.grant, Count(entry.done.delivery, bool(entry.done.begun)))
+            for entry in ordered
         ]
         group_id = self._group.id
         counted = self._together(lambda session: run_sql.count(session, group_id=group_id, counts=counts))
         failed = []
-        for one, was in zip(ordered, counted, strict=True):
+        for entry, was in zip(ordered, counted, strict=True):
             if not was:
-                failed.append(one)
-            elif not (one.finished or one.released or one.unseen or one.done.renew):
-                self._answer(one, "ok")
+                failed.append(entry)
+            elif not (entry.finished or entry.released or entry.unseen or entry.done.renew):
+                self._answer(entry, "ok")
         self._name(failed)
-        for one in failed:
-            if self._state(one) == "ok":
-                self._refuse_delivery(one)
+        for entry in failed:
+            if self._state(entry) == "ok":
+                self._refuse_delivery(entry)
 
     def _refuse_delivery(self, one: _Entry) -> None:
         detail = f"delivery: {one.done.delivery} is not the number that came with this run"

@@ -121,7 +121,7 @@ def _first_alone(session: Session, run: Run, asked: Asked) -> list[Run]:
         lease=asked.lease,
         deliveries=run.deliveries + counted,
     )
-    return [one._replace(uncounted=not counted) for one in made or ()]
+    return [lone_run._replace(uncounted=not counted) for lone_run in made or ()]
 
 
 def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:

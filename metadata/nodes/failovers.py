@@ -206,9 +206,9 @@ def record_delayed(seen: Mapping[int, DelayedSeen]) -> None:
 
     What a database says that was set back counts for nothing: the number of ids never falls by it.
     """
-    for node_id, one in sorted(seen.items()):
-        counts = {"delayed_given": one.given, "delayed_waiting": one.waiting}
-        rows = DbNode.objects.filter(pk=node_id, epoch=one.epoch, delayed_given__lte=one.given)
+    for node_id, delayed in sorted(seen.items()):
+        counts = {"delayed_given": delayed.given, "delayed_waiting": delayed.waiting}
+        rows = DbNode.objects.filter(pk=node_id, epoch=delayed.epoch, delayed_given__lte=delayed.given)
         rows.exclude(**counts).update(**counts)
 
 

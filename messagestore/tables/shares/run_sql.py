@@ -286,7 +286,7 @@ def renew(
 
 
 class Count(NamedTuple):
-    """What a member says of a lease: whether it is the `delivery`-th one of the messages by now."""
+    """A member's report on its lease: whether it counts by now, as number `delivery` of its messages."""
 
     delivery: int
     begun: bool
@@ -308,10 +308,10 @@ def count(session: Session, *, group_id: int, counts: Sequence[tuple[int, Grant,
                 session,
                 "count_run",
                 **_named(group_id, queue, grant),
-                delivery=said.delivery,
-                deliveries=said.deliveries,
+                delivery=lease_count.delivery,
+                deliveries=lease_count.deliveries,
             )
-            for queue, grant, said in counts
+            for queue, grant, lease_count in counts
         )
     )
     return [result.matched == 1 for result in results]
