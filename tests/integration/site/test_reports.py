@@ -52,11 +52,11 @@ def report(*words: str) -> list[dict[str, Any]]:
 
 
 def test_the_volume_of_a_topic_is_counted_by_queue(topic: str) -> None:
-    for _ in range(3):
+    for _ in range(30):  # each goes to any of two queues
         publish(topic=topic, messages=[NewMessage(body=b"x")], batch_id=None, actor=ACTOR)
     rows = report("volume", "--topic", topic)
     queues = {one.queue.queue for one in topics.describe(name=topic, actor=ACTOR).queues}
-    assert ({row["queue"] for row in rows}, sum(row["messages"] for row in rows)) == (queues, 3)
+    assert ({row["queue"] for row in rows}, sum(row["messages"] for row in rows)) == (queues, 30)
 
 
 def test_a_report_of_latency_adds_up_what_was_sampled(topic: str) -> None:
