@@ -1,4 +1,4 @@
-"""Limits of one pull: how many messages and bytes may still be put into its answer."""
+"""Message and byte limits of one answer, shared by all queues that the answer serves."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Collection
 
 from messagestore.engine.messages import ROW_BODY, StoredRow
 
-_ROW_BYTES = 100  # what a message costs in an answer beside its body, roughly
-_UNKNOWN_ROW_BYTES = 8 * 1024.0  # assumed of a queue before the first pull
-# A SELECT may read so many times what is wanted before it is cut off, at the price of its connection: by so
-# much the guess of how many rows to ask for may be wrong.
+_ROW_BYTES = 100  # rough size of a message in an answer without its body
+_UNKNOWN_ROW_BYTES = 8 * 1024.0  # assumed row size of a queue before its first read
+# A SELECT is cut off when its rows exceed the byte budget by this factor, which costs the
+# connection. The estimate in Budget.rows may be wrong by this much without that cost.
 OVERSHOOT = 2
-_row_bytes: dict[int, float] = {}  # of each queue, as the last rows were
+# Mean row size of each queue in the last read, by queue id. Not locked: it is only an estimate.
+_row_bytes: dict[int, float] = {}
 
 
 class Budget:
-    """Messages and bytes that may still be put into the answer."""
+    """Messages and bytes that still fit into an answer. `empty` until the answer has a message."""
 
     def __init__(self, messages: int, size: int) -> None:
         self.messages = messages
@@ -23,49 +24,56 @@ class Budget:
         self.empty = True
 
     def rows(self, queue: int, available: int) -> int:
-        """Return the number of rows to read, at least one, from what rows of this queue weighed so far."""
-        guess = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
-        return min(available, self.messages, max(1, guess))
+        """Return how many rows to read, at least one, estimated from the queue's last row size."""
+        estimate = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
+        return min(available, self.messages, max(1, estimate))
 
     def _take(self, queue: int, rows: list[StoredRow]) -> list[StoredRow]:
-        """The rows that fit; a first one that is too large is taken alone."""
-        weight = sum([len(row[ROW_BODY]) for row in rows]) + _ROW_BYTES * len(rows)
+        """Return the leading rows that fit and subtract them from the budget.
+
+        The first message of an answer is always taken, even if it is larger than the budget.
+        """
+        size = sum([len(row[ROW_BODY]) for row in rows]) + _ROW_BYTES * len(rows)
         if rows:
-            _row_bytes[queue] = weight / len(rows)
-        if weight <= self.size:
-            self.size -= weight
+            _row_bytes[queue] = size / len(rows)
+        # Usual case: all rows fit, and no loop over them is needed.
+        if size <= self.size:
+            self.size -= size
             self.messages -= len(rows)
             self.empty = self.empty and not rows
             return rows
-        taken: list[StoredRow] = []
+        fitting: list[StoredRow] = []
         for row in rows:
-            weight = len(row[ROW_BODY]) + _ROW_BYTES
-            if weight > self.size and not self.empty:
+            size = len(row[ROW_BODY]) + _ROW_BYTES
+            # Without this exception a message larger than `max_bytes` would block its queue.
+            if size > self.size and not self.empty:
                 self.size = 0
                 break
-            taken.append(row)
-            self.size -= weight
+            fitting.append(row)
+            self.size -= size
             self.empty = False
-        self.messages -= len(taken)
-        return taken
+        self.messages -= len(fitting)
+        return fitting
 
     def choose(self, queue: int, rows: list[StoredRow], *, filtered: bool) -> tuple[list[StoredRow], int]:
-        """The rows that fit, and how many rows lie before the first one that does not.
+        """Return the rows that fit, and the number of rows before the first one that does not.
 
-        With `filtered` those without a body are passed over.
+        With `filtered`, rows without a body did not match the group's filter. They are passed over
+        and count in the second figure, so that the position moves past them.
         """
         if not filtered:
-            taken = self._take(queue, rows)
-            return taken, len(taken)
+            fitting = self._take(queue, rows)
+            return fitting, len(fitting)
         with_body = [(index, row) for index, row in enumerate(rows) if row[ROW_BODY] is not None]
-        taken = self._take(queue, [row for _, row in with_body[: self.messages]])
-        return taken, with_body[len(taken)][0] if len(taken) < len(with_body) else len(rows)
+        fitting = self._take(queue, [row for _, row in with_body[: self.messages]])
+        return fitting, with_body[len(fitting)][0] if len(fitting) < len(with_body) else len(rows)
 
     def spent(self) -> bool:
         return self.messages <= 0 or self.size <= 0
 
 
 def evict_except(queues: Collection[int]) -> None:
+    """Forget the row sizes of all queues but these."""
     for queue in list(_row_bytes):
         if queue not in queues:
             _row_bytes.pop(queue, None)

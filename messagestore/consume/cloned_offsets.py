@@ -1,4 +1,4 @@
-"""Committed offsets of one group, as the target to which those of another are reset."""
+"""Committed offsets of a group, read as the target of an offset reset of another group."""
 
 from __future__ import annotations
 
@@ -17,32 +17,38 @@ from metadata.membership import instances
 
 
 def committed(*, group: str, topic: str, actor: Actor) -> dict[int, int]:
-    """Queue → the offset that a group has committed there now; queues in which it has none are left out.
+    """Return the committed offset of a group in each queue of a topic, by queue id.
 
-    A share group's is its lowest unfinished offset. Needs `consume` or `browse` on the topic. Raises
-    NotFound(group_not_found), Invalid, NodeUnavailable.
+    Queues without a committed offset are left out. In a share group it is the lowest unfinished
+    offset. Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found), Invalid,
+    NodeUnavailable.
     """
-    found: dict[int, int] = {}
-    rows = ownership.of_topic(group=group, topic=topic, actor=actor)
-    shares = instances.is_share(rows[0].group_id)
-    for node_id, mine in sweeping.by_node(rows).items():
+    offsets: dict[int, int] = {}
+    queue_rows = ownership.of_topic(group=group, topic=topic, actor=actor)
+    is_share = instances.is_share(queue_rows[0].group_id)
+    for node_id, node_rows in sweeping.by_node(queue_rows).items():
         with node_pools.node(node_id).reading() as session:
-            found |= _on_node(session, mine, shares=shares)
-    return found
+            offsets |= _on_node(session, node_rows, is_share=is_share)
+    return offsets
 
 
-def _on_node(session: Session, rows: Sequence[QueueOwner], *, shares: bool) -> dict[int, int]:
+def _on_node(session: Session, rows: Sequence[QueueOwner], *, is_share: bool) -> dict[int, int]:
     group_id = rows[0].group_id
-    read = reader_sql.read_positions(session, group_id=group_id, queues=[row.queue for row in rows])
-    found = {queue: one.committed for queue, one in read.items() if one.committed is not None}
-    if shares:
-        return {queue: _unfinished(session, group_id, read[queue], at) for queue, at in found.items()}
-    return found
+    positions = reader_sql.read_positions(session, group_id=group_id, queues=[row.queue for row in rows])
+    offsets = {queue: p.committed for queue, p in positions.items() if p.committed is not None}
+    if is_share:
+        return {
+            queue: _unfinished(session, group_id, positions[queue], committed)
+            for queue, committed in offsets.items()
+        }
+    return offsets
 
 
 def _unfinished(session: Session, group_id: int, position: Position, committed: int) -> int:
-    """The lowest unfinished offset: the loop that writes it as committed may be behind."""
+    """Return the lowest unfinished offset of a share group in a queue."""
+    # A loop copies this offset to the reader row (shares/upkeep.py), so `committed` may be older.
     floor = position_sql.read_floor(session, group_id=group_id, queue=position.queue)
+    # A share position of another epoch counts for nothing: leasing starts again at `committed`.
     if floor is None or floor.epoch != position.epoch:
         return committed
     return max(committed, floor.offset)

@@ -1,7 +1,9 @@
-"""A subscription's delay: its messages are served so long after they were stored, by their node's clock.
+"""Delivery delay of a subscription: messages are served a fixed time after they were stored.
 
-Times never fall within a queue, so what is old enough is a prefix of what is there. A pull that meets a
-younger message ends before it and says when it will be old enough; the position and the lag are as they are.
+Ages are by the clock of the queue's node. `stored_at` never falls within a queue, so the messages
+that are old enough are a prefix of the rows that were read. A pull ends before the first younger
+message and returns the time until that message is due. The delay changes neither the position nor
+the lag.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from metadata.cache import snapshot
 
 
 def youngest_ms(session: Session, *, group_id: int, queue: int) -> int | None:
-    """Return when the youngest message that a group gets of a queue was stored; None: it gets all."""
+    """Return the latest `stored_at` in ms that a group may receive, or None if it has no delay."""
+    # By the node's clock, not the broker's: `stored_at` is written by the node.
     delay_s = snapshot.current().delay_s(group_id, queue)
     return node_sql.now_ms(session) - 1000 * delay_s if delay_s else None
 
 
 def due(rows: list[StoredRow], *, youngest_ms: int | None) -> tuple[int, int | None]:
-    """Number of a queue's next rows that are old enough, and ms until the one after is."""
+    """Return the number of leading rows that are due, and the ms until the next row is due.
+
+    The second figure is None if all rows are due.
+    """
     if youngest_ms is None or not rows:
         return len(rows), None
     count = bisect_right(rows, youngest_ms, key=lambda row: row[ROW_STORED_AT])

@@ -1,8 +1,10 @@
-"""The positions of broadcasting groups' instances: made where a subscription starts, deleted after a week.
+"""Reader rows of the instances of broadcasting groups, from join to deletion.
 
-An instance has a reader row in every queue that its group reads. They are made when it joins, for the
-subscriptions that are ready, and when a topic is subscribed to, for the instances there are; an acquire
-that finds none, because the two crossed or a node was away, makes it.
+An instance has a reader row in every queue that its group reads, from the subscription's start on.
+The rows are inserted when the instance joins (for subscriptions that are ready), and when the group
+subscribes to a topic (for existing instances). If both happen at once, or a node is unavailable, a
+row may be missing: then the acquire of the queue inserts it. The rows of an instance are deleted
+after a week without a member (prune()).
 """
 
 from __future__ import annotations
@@ -25,32 +27,36 @@ log = logging.getLogger(__name__)
 
 
 def place(*, consumer: ConsumerId, queues: Collection[int] | None = None) -> None:
-    """Make the reader rows that the consumer's instance lacks, in some queues or in all its group reads.
+    """Insert missing reader rows of the consumer's instance in some queues, or in all of its group.
 
-    Those on a node that is away stay missing. Raises MetadataUnavailable.
+    Rows on an unavailable node stay missing. Raises MetadataUnavailable.
     """
     ready = _ready(consumer.group_id)
     for subscription in ready.values():
         _insert(consumer, subscription, queues)
-    gone = ready.keys() - _ready(consumer.group_id).keys()
-    for one in gone:  # who ended it may have looked for reader rows before these were made
-        _delete(consumer, ready[one])
+    # A subscription that ended meanwhile may have deleted its reader rows before these were
+    # inserted. So its subscriptions are read again, and rows of an ended one are deleted here.
+    ended = ready.keys() - _ready(consumer.group_id).keys()
+    for subscription_id in ended:
+        _delete(consumer, ready[subscription_id])
 
 
 def _ready(group_id: int) -> dict[int, SubscriptionView]:
+    """Return the ready subscriptions of a group, by subscription id."""
     views = subscription_rows.views_of([group_id]).get(group_id, ())
     return {view.id: view for view in views if view.state == "ready"}
 
 
 def _insert(consumer: ConsumerId, subscription: SubscriptionView, queues: Collection[int] | None) -> None:
-    wanted = [queue for queue in subscription.queues if queues is None or queue in queues]
-    for node, mine in node_pools.by_node(wanted):
+    selected_queues = [queue for queue in subscription.queues if queues is None or queue in queues]
+    for node, node_queues in node_pools.by_node(selected_queues):
         try:
-            with node.reading() as session:  # harmless to repeat, so nothing is in doubt
+            # An existing row keeps its place, so a lost answer leaves nothing in doubt: repeat it.
+            with node.reading() as session:
                 reader_starts.insert_readers(
                     session,
                     group_id=consumer.group_id,
-                    queues=mine,
+                    queues=node_queues,
                     epoch=subscription.base_epoch,
                     start=subscription.start,
                     start_at_ms=subscription.start_at_ms,
@@ -61,35 +67,41 @@ def _insert(consumer: ConsumerId, subscription: SubscriptionView, queues: Collec
 
 
 def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
-    for node, mine in node_pools.by_node(subscription.queues):
+    for node, node_queues in node_pools.by_node(subscription.queues):
         try:
             with node.reading() as session:
                 reader_sql.delete_readers(
                     session,
                     group_id=consumer.group_id,
-                    queues=mine,
+                    queues=node_queues,
+                    # Above this bound are the rows of a later subscription to the same topic.
                     below=subscription.base_epoch + EPOCHS_EACH,
                     instance=consumer.instance,
                 )
-        except NodeUnavailable as error:  # they go with the instance, or at the next subscription
+        except NodeUnavailable as error:
+            # They are deleted with the instance (prune()), or replaced at the next subscription.
             log.warning("Instance %s: reader rows are deleted later: %s", consumer.instance, error.detail)
 
 
 def prune(*, after_days: float = instances.KEPT_DAYS) -> int:
-    """Delete instances that were no member for so long, and their positions; return how many. Bounded.
+    """Delete instances that had no member for `after_days`, and their reader rows.
 
-    Those with positions on a node that is away stay for a later pass.
+    One bounded pass. Return the number of deleted instances. An instance with rows on an
+    unavailable node stays for a later pass.
     """
-    parted = instances.part(after_days=after_days)
-    snapshot.refresh()  # a node that came since would keep its rows for ever
-    return sum(_delete_everywhere(one) for one in parted)
+    parted_instances = instances.part(after_days=after_days)
+    # Without the refresh, a node that was added since would keep the rows of a deleted instance.
+    snapshot.refresh()
+    return sum(_delete_everywhere(instance) for instance in parted_instances)
 
 
 def _delete_everywhere(instance: Parted) -> bool:
+    """Delete an instance and its reader rows on all nodes. Return False if a node failed."""
     try:
         for node_id in snapshot.current().nodes:
             with node_pools.node(node_id).reading() as session:
                 reader_sql.delete_instance(session, group_id=instance.group_id, instance=instance.reader)
+        # Last: the row in metadata is what makes a later pass try the remaining nodes again.
         instances.forget(instance.id)
     except CatmqError as error:
         log.warning("Instance %d could not be deleted, will retry: %s", instance.id, error.detail)

@@ -1,8 +1,9 @@
-"""Java clients whose pulling threads have died, told to start again: passes of one process of all brokers.
+"""Restart of Java clients whose pulling threads have died.
 
-A client that handles messages for long does not pull either, and would get them once more. So only those
-are told that have handled all they were given. And a queue is watched for a while first: after an outage or a
-stop its client is about to pull.
+One process of all brokers runs the passes. A client that handles a message for long does not pull
+either, and a restart would deliver that message again. So only clients that have committed all
+messages they were given are restarted. A queue must also be silent for WATCHED_S first: after an
+outage or a stop its client is about to pull.
 """
 
 from __future__ import annotations
@@ -21,42 +22,55 @@ from metadata.membership.java_pulls import SilentQueue
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0
-WATCHED_S = 25.0  # longer than a client needs to hear of a change, and than pulls need to be written down
+# Longer than a client needs to learn of a change, and longer than java_pulls.FLUSH_S takes to
+# record a pull.
+WATCHED_S = 25.0
 
 
 @dataclass(slots=True)
 class JavaStarts:
-    """The queues that are silent, with the time.monotonic() of the first look at which they were."""
+    """Silent queues, with the time.monotonic() of the first pass that found each of them silent."""
 
     since: dict[SilentQueue, float] = field(default_factory=dict)
 
     def run_once(self) -> int:
-        """Tell clients to start again; return to how many that was told."""
+        """Restart clients that stopped pulling; return the number of restarted clients."""
         now = time.monotonic()
-        silent = [one for one in java_pulls.silent() if not _is_stopped(one)]
-        self.since = {one: self.since.get(one, now) for one in silent}
-        dead = [one for one in silent if now - self.since[one] >= WATCHED_S]
-        told = 0
-        for consumer, mine in grouped((one.consumer, one) for one in dead).items():
-            queues = _handled(mine)
-            if queues and java_pulls.start_again(consumer=consumer, queues=queues):
+        silent_queues = [queue for queue in java_pulls.silent() if not _is_stopped(queue)]
+        # Rebuilt at each pass, so a queue that was pulled meanwhile is watched from the start
+        # again.
+        self.since = {queue: self.since.get(queue, now) for queue in silent_queues}
+        dead_queues = [queue for queue in silent_queues if now - self.since[queue] >= WATCHED_S]
+        restarted_clients = 0
+        for consumer, silent in grouped((queue.consumer, queue) for queue in dead_queues).items():
+            handled_queues = _handled(silent)
+            if handled_queues and java_pulls.start_again(consumer=consumer, queues=handled_queues):
                 log.warning(
-                    "group %d: %s pulls no more, so it is told to start again", consumer.group_id, queues
+                    "group %d: %s pulls no more, so it is told to start again",
+                    consumer.group_id,
+                    handled_queues,
                 )
-                told += 1
-        return told
+                restarted_clients += 1
+        return restarted_clients
 
 
-def _is_stopped(one: SilentQueue) -> bool:
-    known = snapshot.current()
-    info = known.queues.get(one.queue)
-    return info is None or known.stopped(one.consumer.group_id, info)
+def _is_stopped(silent: SilentQueue) -> bool:
+    current = snapshot.current()
+    info = current.queues.get(silent.queue)
+    return info is None or current.stopped(silent.consumer.group_id, info)
 
 
-def _handled(silent: list[SilentQueue]) -> list[int]:
-    """Return those of a consumer's queues that it owns on their nodes, and has nothing in hand of."""
+def _handled(silent_queues: list[SilentQueue]) -> list[int]:
+    """Return the queues that the consumer owns on the nodes and has read and committed to the end.
+
+    Empty if a node is unavailable.
+    """
     try:
-        held = node_owners.held(consumer=silent[0].consumer, queues=[one.queue for one in silent])
+        held_queues = node_owners.held(
+            consumer=silent_queues[0].consumer, queues=[s.queue for s in silent_queues]
+        )
     except NodeUnavailable:
-        return []  # pulls fail there, so it has to wait anyway
-    return sorted(one.queue for one in silent if one.queue in held and held[one.queue][1] >= one.given)
+        return []  # pulls of these queues fail as well, so a restart would not help
+    return sorted(
+        s.queue for s in silent_queues if s.queue in held_queues and held_queues[s.queue][1] >= s.given
+    )

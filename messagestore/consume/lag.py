@@ -1,4 +1,4 @@
-"""Lag: how far behind a group is, per queue, in messages and in time, read from the nodes."""
+"""Lag of groups by queue, in messages and in time, as read from the nodes."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from metadata.monitoring.progress import GroupProgress, Lag
 from metadata.rules.groups.commits import Look
 
 log = logging.getLogger(__name__)
-PASS_S = 50.0  # of one pass that records; the job comes every minute
+PASS_S = 50.0  # longest pass of record(); its job runs every minute
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """A queue as a group reads it; what a node that is away would tell is None.
+    """Offsets and lag of a group in a queue.
 
-    `lag` = head - committed, without declared gaps and what retention took; `lag_ms` = the node's time
-    now - when the first unread message was stored, 0 when there is none. Of a share group: `runs`, the
-    messages in them (`in_flight`), those that members have for the second time or later (`redelivered`), and
-    how long ago the oldest lease began. Its lag is not counted from `committed`, as messages above that may
-    be finished. `owner` is the member's name;
-    `instance` the reader's, None unless the group broadcasts. The node was
-    asked after `asked_ms` and had told by `told_ms`, of its own clock.
+    Fields that are read from the node are None if the node is unavailable.
+    `lag` is head - committed, without declared gaps and without messages that retention deleted.
+    `lag_ms` is the age of the first unread message by the node's clock, 0 if there is none.
+    `owner` is the member's name. `instance` is None unless the group is broadcasting.
+    The node was read between `asked_ms` and `told_ms`, both by its own clock.
+
+    Only for a share group: the number of `runs`, the messages in them (`in_flight`), how many of
+    these were delivered before (`redelivered`), and the age of the oldest lease. The lag of a share
+    group is not counted from `committed`, because messages above that offset may be finished.
     """
 
     topic: str
@@ -65,46 +67,51 @@ class QueueLag:
 
 
 def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
-    """Every queue the group reads, by topic, number and instance. Needs any right on it; raises NotFound."""
+    """Return offsets and lag of each queue of the group, by topic, number and instance.
+
+    Needs any right on the group. Raises NotFound.
+    """
     owned = ownership.queues(group=group, actor=actor)
     lags: dict[QueueOwner, QueueLag] = {}
     for node_id, rows in sweeping.by_node(owned).items():
         try:
             lags |= _of_node(node_id, rows)
         except NodeUnavailable as error:
+            # Its queues are listed all the same, without the figures of the node.
             log.warning("Lag could not be read from node %d: %s", node_id, error.detail)
     return [lags.get(row) or _unknown(row) for row in owned]
 
 
 def standing(*, group: str, actor: Actor) -> tuple[list[QueueLag], GroupProgress | None]:
-    """The queues of a group as `group_offsets` tells, and how it gets on; None if it went meanwhile."""
+    """Return the group_offsets() of a group and its progress, None if it was deleted meanwhile."""
     offsets = group_offsets(group=group, actor=actor)
     return offsets, progress.of_group(group=group, lags=by_topic(offsets))
 
 
 def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
-    """Return how far a group is behind in each topic; not known where one of its queues is not.
+    """Return the lag of a group in each topic. It is unknown if the lag of one queue is unknown.
 
-    In a broadcasting group the slowest instance counts.
+    In a broadcasting group it is the lag of the slowest instance.
     """
-    rows = grouped((row.topic, row) for row in offsets)
-    return {topic: _together(mine) for topic, mine in rows.items()}
+    rows_by_topic = grouped((row.topic, row) for row in offsets)
+    return {topic: _together(rows) for topic, rows in rows_by_topic.items()}
 
 
 def _together(rows: Sequence[QueueLag]) -> Lag:
-    readers: dict[str | None, int] = {}
+    """Add up the lag of a topic's queues for each reader, and return that of the slowest reader."""
+    messages: dict[str | None, int] = {}  # by instance, which is None in other groups
     for row in rows:
         if row.lag is None:
             return Lag(None, None)
-        readers[row.instance] = readers.get(row.instance, 0) + row.lag
-    return Lag(max(readers.values()), max(row.lag_ms or 0 for row in rows))
+        messages[row.instance] = messages.get(row.instance, 0) + row.lag
+    return Lag(max(messages.values()), max(row.lag_ms or 0 for row in rows))
 
 
 def record(*, pass_s: float = PASS_S) -> int:
-    """Record the lag and the positions of every subscription, those not seen for longest first; how many.
+    """Record lag and positions of all subscriptions, the least recently recorded first.
 
-    One bounded pass. What a node that is away would
-    tell stays.
+    One pass of at most `pass_s` seconds. Return the number of recorded backlogs. Values of an
+    unavailable node stay as recorded before.
     """
     ends_at = time.monotonic() + pass_s
     count = 0
@@ -122,83 +129,99 @@ def record(*, pass_s: float = PASS_S) -> int:
 
 
 def _backlogs(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[metrics_history.Backlog]:
-    """Return a group's lag in each of its topics, where all of its queues answered."""
-    known = by_topic(offsets)
+    """Return a group's lag in each of its topics whose queues were all read."""
+    lags = by_topic(offsets)
     return [
-        metrics_history.Backlog(one.id, one.group_id, one.topic_id, lag.messages, lag.oldest_ms or 0)
-        for one in subscriptions
-        if (lag := known.get(one.topic)) is not None and lag.messages is not None
+        metrics_history.Backlog(s.id, s.group_id, s.topic_id, lag.messages, lag.oldest_ms or 0)
+        for s in subscriptions
+        if (lag := lags.get(s.topic)) is not None and lag.messages is not None
     ]
 
 
 def _positions(offsets: Sequence[QueueLag], subscriptions: Sequence[Seen]) -> list[commits.Seen]:
-    """Return the offsets that a group had committed in each of its topics, in the queues that answered."""
-    found = []
-    for one in subscriptions:
+    """Return the committed offsets of a group by topic, of the queues that were read."""
+    topic_positions = []
+    for subscription in subscriptions:
         looks: dict[int, Look] = {}
-        mine = [row for row in offsets if row.topic == one.topic]
-        for row in mine:
+        rows = [row for row in offsets if row.topic == subscription.topic]
+        for row in rows:
             if row.committed is not None and row.asked_ms is not None and row.told_ms is not None:
                 look = Look(row.committed, row.asked_ms, row.told_ms)
+                # In a broadcasting group a queue has a row for each instance: the slowest one
+                # counts.
                 looks[row.queue] = min(looks.get(row.queue, look), look)
         if looks:
-            found.append(commits.Seen(one.topic_id, one.group_id, looks, all(row.lag == 0 for row in mine)))
-    return found
+            topic_positions.append(
+                commits.Seen(
+                    subscription.topic_id, subscription.group_id, looks, all(row.lag == 0 for row in rows)
+                )
+            )
+    return topic_positions
 
 
 def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, QueueLag]:
-    found: dict[QueueOwner, QueueLag] = {}
+    """Read the lag of queues of one node. Raises NodeUnavailable."""
+    lags: dict[QueueOwner, QueueLag] = {}
     with node_pools.node(node_id).reading() as session:
+        # The first clock reading precedes every offset, and `told_ms` follows them: so both bound
+        # the moment at which a committed offset was read.
         clock = _Clock(session)
         gaps = promotion_sql.read_all_gaps(session, queues=sorted({row.queue for row in rows}))
-        for reader, mine in grouped((row.reader, row) for row in rows).items():
-            queues = [row.queue for row in mine]
+        for reader, reader_rows in grouped((row.reader, row) for row in rows).items():
+            queues = [row.queue for row in reader_rows]
             positions = reader_sql.read_positions(
-                session, group_id=mine[0].group_id, queues=queues, instance=reader
+                session, group_id=reader_rows[0].group_id, queues=queues, instance=reader
             )
-            found |= {
-                row: _lag(clock, gaps.get(row.queue, ()), row, positions.get(row.queue)) for row in mine
+            lags |= {
+                row: _lag(clock, gaps.get(row.queue, ()), row, positions.get(row.queue))
+                for row in reader_rows
             }
         told_ms = node_sql.now_ms(session)
-        found = _leased(session, found, gaps)
-    heads = {row.queue: lag.head for row, lag in found.items() if lag.head is not None}
+        lags = _leased(session, lags, gaps)
+    heads = {row.queue: lag.head for row, lag in lags.items() if lag.head is not None}
+    # The heads must be durable before they are shown, as for a pull. The session was returned
+    # before, because the barrier borrows one of its own.
     durability.confirm(node_id=node_id, heads=heads)
-    return {row: replace(one, told_ms=told_ms) for row, one in found.items()}
+    return {row: replace(queue_lag, told_ms=told_ms) for row, queue_lag in lags.items()}
 
 
 def _leased(
-    session: Session, found: Mapping[QueueOwner, QueueLag], gaps: Mapping[int, Sequence[tuple[int, int]]]
+    session: Session, lags: Mapping[QueueOwner, QueueLag], gaps: Mapping[int, Sequence[tuple[int, int]]]
 ) -> dict[QueueOwner, QueueLag]:
-    """The same; of share groups with what is leased."""
-    known = snapshot.current().groups
-    told = dict(found)
-    for group_id, mine in grouped((row.group_id, row) for row in found).items():
-        group = known.get(group_id)
+    """Return the lags, with the leases added for queues of share groups."""
+    groups = snapshot.current().groups
+    updated_lags = dict(lags)
+    for group_id, group_rows in grouped((row.group_id, row) for row in lags).items():
+        group = groups.get(group_id)
         if group is not None and group.is_share:
-            standing = run_sql.standing(session, group_id=group_id, queues=[row.queue for row in mine])
-            for row in mine:
-                if row.queue in standing and found[row].head is not None:
-                    told[row] = _shared(
-                        found[row], standing[row.queue], gaps.get(row.queue, ()), group.lease_ms
+            leases = run_sql.standing(session, group_id=group_id, queues=[row.queue for row in group_rows])
+            for row in group_rows:
+                if row.queue in leases and lags[row].head is not None:
+                    updated_lags[row] = _shared(
+                        lags[row], leases[row.queue], gaps.get(row.queue, ()), group.lease_ms
                     )
-    return told
+    return updated_lags
 
 
-def _shared(one: QueueLag, leased: Standing, gaps: Sequence[tuple[int, int]], lease_ms: int) -> QueueLag:
-    head, first = one.head or 0, max(leased.next_offset, one.low or 0)
-    oldest_ms = None if leased.oldest_left_ms is None else max(0, lease_ms - leased.oldest_left_ms)
+def _shared(lag: QueueLag, leases: Standing, gaps: Sequence[tuple[int, int]], lease_ms: int) -> QueueLag:
+    head, first_unleased = lag.head or 0, max(leases.next_offset, lag.low or 0)
+    # A node stores when a lease ends; the setting of the group tells when it began.
+    oldest_ms = None if leases.oldest_left_ms is None else max(0, lease_ms - leases.oldest_left_ms)
     return replace(
-        one,
-        lag=left(first, head, gaps=gaps) + leased.in_flight,
-        runs=leased.runs,
-        in_flight=leased.in_flight,
-        redelivered=leased.redelivered,
+        lag,
+        lag=left(first_unleased, head, gaps=gaps) + leases.in_flight,
+        runs=leases.runs,
+        in_flight=leases.in_flight,
+        redelivered=leases.redelivered,
         oldest_lease_ms=oldest_ms,
     )
 
 
 class _Clock:
-    """Ages of a node's messages; each is looked up once, as many instances wait at the same one."""
+    """Ages of a node's messages by the node's clock.
+
+    Each age is looked up once, because many instances of a group may wait at the same message.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -206,15 +229,16 @@ class _Clock:
         self._stored: dict[tuple[int, int], int | None] = {}
 
     def age_ms(self, queue: int, offset: int) -> int:
-        """Of the first message at or above the offset; 0 if there is none."""
+        """Return the age of the first message at or above the offset in ms, 0 if there is none."""
         if (queue, offset) not in self._stored:
-            stored = message_sql.stored_at_ms(self._session, queue=queue, offset=offset)
-            self._stored[queue, offset] = stored
-        stored = self._stored[queue, offset]
-        return 0 if stored is None else max(0, self.now - stored)
+            stored_at = message_sql.stored_at_ms(self._session, queue=queue, offset=offset)
+            self._stored[queue, offset] = stored_at
+        stored_at = self._stored[queue, offset]
+        return 0 if stored_at is None else max(0, self.now - stored_at)
 
 
 def _unknown(row: QueueOwner) -> QueueLag:
+    """Return the lag of a queue whose node was not read: only what metadata knows."""
     return QueueLag(row.topic, row.queue, row.number, row.instance, row.owner, row.epoch)
 
 
@@ -223,13 +247,16 @@ def _lag(
 ) -> QueueLag:
     if position is None or position.committed is None:
         return _unknown(row)
-    unread = max(position.committed, position.low)
+    # Messages below `low` were deleted by retention. They cannot be read, so they are no lag.
+    first_unread = max(position.committed, position.low)
     return replace(
         _unknown(row),
         committed=position.committed,
         head=position.head,
         low=position.low,
-        lag=left(unread, position.head, gaps=gaps) if unread < position.head else position.head - unread,
-        lag_ms=clock.age_ms(row.queue, unread) if unread < position.head else 0,
+        lag=left(first_unread, position.head, gaps=gaps)
+        if first_unread < position.head
+        else position.head - first_unread,
+        lag_ms=clock.age_ms(row.queue, first_unread) if first_unread < position.head else 0,
         asked_ms=clock.now,
     )

@@ -1,8 +1,9 @@
-"""Owners of queues by their reader rows on the nodes: what counts while metadata cannot be asked.
+"""Owners of queues by their reader rows on the nodes, used while metadata is unavailable.
 
-Nobody can read a queue past that row, whatever metadata says, so a member that it names may go on, or begin.
-For that the row of a new owner is written as soon as metadata has granted the queue, and not only when the
-owner has heard of it.
+The reader row fences every pull and commit, so a member that the row names may continue or begin to
+read without metadata. A new owner must be named there before metadata can fail. So the broker that
+granted a queue writes the row at once (claim_granted()), and does not wait for the owner to acquire
+it.
 """
 
 from __future__ import annotations
@@ -25,91 +26,110 @@ from metadata.models import ConsumerGroup
 
 log = logging.getLogger(__name__)
 
-WITHIN_S = 0.5  # that one node may take
-SERVE_S = 0.25  # longest pass of the loop that waits for grants
-BELIEVED_S = 0.5  # how long the rows of a group are remembered: all its members ask at once
-MOST_GROUPS = 1_000
+WITHIN_S = 0.5  # longest time that one node may take to answer
+SERVE_S = 0.25  # longest wait for grants in one pass of the loop
+# Lifetime of the remembered rows of a group. When metadata fails, all members of a group ask at
+# once.
+BELIEVED_S = 0.5
+MOST_GROUPS = 1_000  # groups that are remembered before all are forgotten
 
 _Owned = Mapping[str, Sequence[tuple[int, int]]]  # consumer id → (queue, epoch)
-_known: dict[int, tuple[float, _Owned]] = {}  # by group, with the time.monotonic() of the look
+# Group id → (time.monotonic() of the read, owners).
+_remembered: dict[int, tuple[float, _Owned]] = {}
 
 
 def claim_granted() -> None:
-    """Write the reader rows of owners that were just named: a pass of a loop. Failures are left to them."""
+    """Write the reader rows of owners that were just granted a queue: one pass of a loop.
+
+    A node that fails is logged only: the owner's own acquire writes the row, too.
+    """
     queues = snapshot.current().queues
-    known = [grant for grant in grants.take(SERVE_S) if grant.queue in queues]
-    for node_id, granted in grouped((queues[grant.queue].node_id, grant) for grant in known).items():
+    # A grant of a queue that this snapshot does not have yet is left to its owner's acquire.
+    known_grants = [grant for grant in grants.take(SERVE_S) if grant.queue in queues]
+    for node_id, node_grants in grouped(
+        (queues[grant.queue].node_id, grant) for grant in known_grants
+    ).items():
         try:
-            _claim(node_id, granted)
+            _claim(node_id, node_grants)
         except NodeUnavailable as error:
             log.info("New queue owners could not be written to node %d: %s", node_id, error.detail)
 
 
-def _claim(node_id: int, granted: Iterable[Grant]) -> None:
+def _claim(node_id: int, node_grants: Iterable[Grant]) -> None:
     with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
-        for one in granted:
-            # Who only gets another epoch is the node's owner already, and still commits under the last one.
-            before = reader_sql.read_positions(
-                session, group_id=one.group_id, queues=[one.queue], instance=""
+        for grant in node_grants:
+            # A member that keeps the queue under a new epoch still commits under the earlier one:
+            # raising the epoch here would fence it. The member raises it itself by its acquire.
+            positions = reader_sql.read_positions(
+                session, group_id=grant.group_id, queues=[grant.queue], instance=""
             )
-            if one.queue in before and before[one.queue].owner != one.owner:
-                reader = ReaderKey(one.group_id, one.queue, "")
-                reader_sql.acquire_reader(session, reader=reader, epoch=one.epoch, owner=one.owner)
+            if grant.queue in positions and positions[grant.queue].owner != grant.owner:
+                reader = ReaderKey(grant.group_id, grant.queue, "")
+                reader_sql.acquire_reader(session, reader=reader, epoch=grant.epoch, owner=grant.owner)
 
 
 def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Queue → committed offset of those of some (queue, epoch)s that the nodes say the consumer has."""
-    asked = dict(claims)
-    found: dict[int, int] = {}
-    for node_id, queues in _by_node(asked).items():
+    """Return the committed offset of each claimed queue that the consumer owns on the nodes.
+
+    The reader row must have the epoch of the claim. Queues of unavailable nodes are left out.
+    """
+    claimed_epochs = dict(claims)
+    offsets: dict[int, int] = {}
+    for node_id, queues in _by_node(claimed_epochs).items():
         for row in _rows(node_id, consumer.group_id, queues, consumer.instance):
-            if (row.epoch, row.owner) == (asked[row.queue], consumer.text) and row.committed is not None:
-                found[row.queue] = row.committed
-    return found
+            if (row.epoch, row.owner) == (
+                claimed_epochs[row.queue],
+                consumer.text,
+            ) and row.committed is not None:
+                offsets[row.queue] = row.committed
+    return offsets
 
 
 def held(*, consumer: ConsumerId, queues: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Queue → (epoch, committed offset) of those of some queues that the nodes say the consumer has.
+    """Return (epoch, committed offset) of queues that the consumer owns on the nodes, by queue id.
 
-    Raises NodeUnavailable: that a node says nothing does not mean that another consumer has them.
+    Raises NodeUnavailable if one node does not answer: a missing answer does not prove another
+    owner.
     """
     return {
         row.queue: (row.epoch, row.committed)
-        for node_id, mine in _by_node(queues).items()
-        for row in _read_rows(node_id, consumer.group_id, mine, consumer.instance)
+        for node_id, node_queues in _by_node(queues).items()
+        for row in _read_rows(node_id, consumer.group_id, node_queues, consumer.instance)
         if row.owner == consumer.text and row.epoch is not None and row.committed is not None
     }
 
 
 def owned(consumer: ConsumerId) -> list[OwnedQueue]:
-    """The queues that the nodes say the consumer has; nodes that do not answer are left out.
+    """Return the queues that the consumer owns on the nodes.
 
-    None in a broadcasting group, where they never move.
+    Queues of unavailable nodes are left out.
+    Empty for a broadcasting group, where queues never move between members.
     """
-    known = snapshot.current()
-    group = known.groups.get(consumer.group_id)
+    current = snapshot.current()
+    group = current.groups.get(consumer.group_id)
     if group is None or group.mode == ConsumerGroup.Mode.BROADCASTING:
         return []
-    found = []
+    owned_queues = []
     for queue, epoch in _owned(consumer.group_id).get(consumer.text, ()):
-        info = known.queues[queue]
-        topic = known.topics[info.topic_id]
-        origin = known.topics.get(topic.failure_of) if topic.failure_of is not None else None
-        stopped = known.stopped(group.id, info)
-        found.append(OwnedQueue(topic.name, queue, epoch, stopped, origin.name if origin else None))
-    return found
+        info = current.queues[queue]
+        topic = current.topics[info.topic_id]
+        origin = current.topics.get(topic.failure_of) if topic.failure_of is not None else None
+        stopped = current.stopped(group.id, info)
+        owned_queues.append(OwnedQueue(topic.name, queue, epoch, stopped, origin.name if origin else None))
+    return owned_queues
 
 
 def _owned(group_id: int) -> _Owned:
+    """Return the owners of a group's queues on the nodes, at most BELIEVED_S old."""
     now = monotonic()
-    at, rows = _known.get(group_id, (float("-inf"), {}))
-    if now - at < BELIEVED_S:
-        return rows
-    if len(_known) >= MOST_GROUPS:
-        _known.clear()
-    read = _read(group_id)
-    _known[group_id] = (now, read)
-    return read
+    read_at, remembered_owners = _remembered.get(group_id, (float("-inf"), {}))
+    if now - read_at < BELIEVED_S:
+        return remembered_owners
+    if len(_remembered) >= MOST_GROUPS:
+        _remembered.clear()
+    owners = _read(group_id)
+    _remembered[group_id] = (now, owners)
+    return owners
 
 
 def _read(group_id: int) -> _Owned:
@@ -119,19 +139,23 @@ def _read(group_id: int) -> _Owned:
 
 
 def _queues_of(group_id: int) -> list[int]:
-    """The queues that a group reads, those of its failed messages included."""
-    known = snapshot.current()
-    topics = [known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id)]
-    failed = [known.failure_topics.get((group_id, one.topic_id)) for one in known.subscriptions_of(group_id)]
-    return [queue for topic in (*topics, *failed) if topic is not None for queue in topic.queues]
+    """Return the queues that a group reads, including those of its retry topics."""
+    current = snapshot.current()
+    topics = [current.topics.get(s.topic_id) for s in current.subscriptions_of(group_id)]
+    retry_topics = [
+        current.failure_topics.get((group_id, s.topic_id)) for s in current.subscriptions_of(group_id)
+    ]
+    return [queue for topic in (*topics, *retry_topics) if topic is not None for queue in topic.queues]
 
 
 def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
-    known = snapshot.current().queues
-    return grouped((known[queue].node_id, queue) for queue in queues if queue in known)
+    """Group queue ids by node id. Queues that the snapshot does not have are left out."""
+    known_queues = snapshot.current().queues
+    return grouped((known_queues[queue].node_id, queue) for queue in queues if queue in known_queues)
 
 
 def _rows(node_id: int, group_id: int, queues: Sequence[int], instance: str) -> Iterable[shapes.Position]:
+    """Read positions from a node. Empty if the node is unavailable."""
     try:
         return _read_rows(node_id, group_id, queues, instance)
     except NodeUnavailable as error:
@@ -143,5 +167,5 @@ def _read_rows(
     node_id: int, group_id: int, queues: Sequence[int], instance: str
 ) -> Iterable[shapes.Position]:
     with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
-        read = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
-    return read.values()
+        positions = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
+    return positions.values()

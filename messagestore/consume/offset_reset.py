@@ -1,12 +1,16 @@
-"""Moving a group's offsets by hand: to the earliest, the latest, an offset, a point in time or those of
-another group; and back.
+"""Offset resets: move a group's offsets by hand, and undo such a move.
 
-A reset is a change of epoch: one UPDATE on the node sets the position, takes the owner away and raises
-the epoch, so whoever read the queue before can no longer commit there. Metadata follows with an epoch above
-that. So a running member hears at its next heartbeat, which a waiting pull makes it send at once, that it
-owns the queue anew: it drops what it fetched, acquires the queue, and learns its new position there. What
-its handlers have in hand ends, and commits nothing. Queues are moved one by one; each move is kept
-(metadata/groups/offset_resets.py).
+The target is the earliest or latest offset, a given offset, a point in time, or the offsets of
+another group. A reset is a change of epoch, so it needs no stop of the group:
+
+1. One UPDATE on the node sets the position, clears the owner and raises the epoch. From then on the
+   former owner can no longer commit.
+2. Metadata follows with an epoch above that, and the generation of the group rises. A waiting pull
+   returns because of that, and the member sends a heartbeat.
+3. The answer grants the queue under the new epoch. The member drops the messages that it fetched,
+   acquires the queue, and gets the new position. Handlers that still run commit nothing.
+
+Queues are moved one by one. Each move is stored (metadata/groups/offset_resets.py).
 """
 
 from __future__ import annotations
@@ -30,13 +34,17 @@ from metadata.groups.groups import GroupView
 from metadata.groups.ownership import QueueOwner
 from metadata.membership import instances
 
-MOST_NAMED = 50  # instances, in an error
+MOST_NAMED = 50  # instances that an error lists
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Reset target: `earliest`, `latest`, `offset` with an offset, `time` with ms since 1970 or ms ago, or
-    `group` with the group whose committed offsets are taken over, as they are at that moment.
+    """Target of a reset. `to` is one of:
+
+    * `earliest`, `latest`: the lowest offset, or the log end offset, of each queue
+    * `offset`: with `offset`
+    * `time`: with `at_ms` (since 1970) or `ago_ms`
+    * `group`: with `source_group`, whose committed offsets are copied as they are at that moment
     """
 
     to: str
@@ -48,11 +56,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A queue's move: forward skips messages, backward repeats them.
+    """Move of one queue. A move forward skips messages, a move backward repeats them.
 
-    `asked`: the offset that was asked for, where `to_offset` is as near to it as there are messages; else
-    None. `reset` is what the move is known by when it is to be undone, '' while it is only planned. `kept`:
-    the queue stays where it is, as the source group has no offset there.
+    `asked` is the requested offset if it is outside the queue's messages, so that `to_offset` is
+    the nearest offset inside; else None. `reset` is the id under which the move can be undone, ''
+    while the move is only planned. `kept` is True if the queue stays where it is, because the
+    source group has no committed offset there.
     """
 
     queue: int
@@ -68,10 +77,10 @@ class Move:
 
 
 def check(target: Target) -> Target:
-    """The target itself. Raises Invalid when a value is missing, wrong or too much."""
+    """Return the target. Raises Invalid if a value is missing, wrong or does not belong to it."""
     values = {"offset": target.offset, "at_ms": target.at_ms, "ago_ms": target.ago_ms}
-    given = {name for name, value in values.items() if value is not None}
-    given |= {"source_group"} if target.source_group else set()
+    given_fields = {name for name, value in values.items() if value is not None}
+    given_fields |= {"source_group"} if target.source_group else set()
     allowed: dict[str, list[set[str]]] = {
         "earliest": [set()],
         "latest": [set()],
@@ -81,9 +90,11 @@ def check(target: Target) -> Target:
     }
     if target.to not in allowed:
         raise Invalid.field("to", f"{target.to!r} is not one of {', '.join(allowed)}")
-    if given not in allowed[target.to]:
-        takes = " or ".join(", ".join(sorted(names)) or "no further field" for names in allowed[target.to])
-        raise Invalid.field("to", f"{target.to} requires {takes}")
+    if given_fields not in allowed[target.to]:
+        expected_fields = " or ".join(
+            ", ".join(sorted(names)) or "no further field" for names in allowed[target.to]
+        )
+        raise Invalid.field("to", f"{target.to} requires {expected_fields}")
     for name, value in values.items():
         if value is not None and value < 0:
             raise Invalid.field(name, f"{value} is negative")
@@ -100,91 +111,119 @@ def reset(
     instance: str | None = None,
     dry_run: bool = False,
 ) -> list[Move]:
-    """Move a group's offsets in all topics, in one, or in some queues; the moves, made or only planned.
+    """Move a group's offsets in all topics, in one topic, or in some queues. Return the moves.
 
-    The group may be running. In a broadcasting group it moves those of one instance, which must be named. An
-    offset outside a queue's low … head becomes the nearest inside, and the move says so. Needs `manage` on
-    the group, and `consume` or `browse` on a topic that takes over those of another group.
-    Raises NotFound, Invalid, NodeUnavailable; queues moved before that stay moved, and a repeat is safe.
+    With `dry_run` the moves are only planned. The group may be running. In a broadcasting group one
+    instance must be named, and only its offsets move. An offset outside a queue's low … head
+    becomes the nearest offset inside, and the move has the requested one in `asked`.
+
+    Needs `manage` on the group, and `consume` or `browse` on the topic if the target is another
+    group. Raises NotFound, Invalid, NodeUnavailable. Queues that were moved before the error stay
+    moved, and the call may be repeated.
     """
     access.require(actor, "manage", group, what="group")
     check(target)
     _check_instance(groups.describe(name=group, actor=actor), instance)
-    owned = [row for row in ownership.queues(group=group, actor=actor) if row.instance == instance]
-    owned = _chosen(owned, group, topic, queues)
-    targets = _cloned(owned, target, topic, actor) if target.to == "group" else [target] * len(owned)
-    planned = [_planned(row, one) for row, one in zip(owned, targets, strict=True)]
-    return planned if dry_run else _made(owned, planned, actor)
+    queue_rows = [row for row in ownership.queues(group=group, actor=actor) if row.instance == instance]
+    queue_rows = _chosen(queue_rows, group, topic, queues)
+    targets = (
+        _cloned(queue_rows, target, topic, actor) if target.to == "group" else [target] * len(queue_rows)
+    )
+    moves = [_planned(row, queue_target) for row, queue_target in zip(queue_rows, targets, strict=True)]
+    return moves if dry_run else _made(queue_rows, moves, actor)
 
 
 def undo(*, group: str, actor: Actor, reset: str | None = None, dry_run: bool = False) -> list[Move]:
-    """Move the offsets of a reset back to where they were; None: of the last one that was not undone.
+    """Move the offsets of a reset back to where they were. Return the moves.
 
-    That is a reset, too, and can be undone. Queues that the group reads no more are left out. Needs `manage`
-    on the group. Raises NotFound(reset_not_found), NodeUnavailable.
+    Without `reset`, the last reset that is no undo itself and was not undone. An undo is a reset,
+    too, and can be undone by its id. Queues that the group no longer reads are left out. Needs
+    `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
     """
     access.require(actor, "manage", group, what="group")
-    past = offset_resets.of(group=group, reset=reset)
-    owned = {(row.queue, row.instance): row for row in ownership.queues(group=group, actor=actor)}
-    pairs = [(owned[one.queue, one.instance], one) for one in past if (one.queue, one.instance) in owned]
+    former_moves = offset_resets.of(group=group, reset=reset)
+    queue_rows = {(row.queue, row.instance): row for row in ownership.queues(group=group, actor=actor)}
+    pairs = [
+        (queue_rows[former.queue, former.instance], former)
+        for former in former_moves
+        if (former.queue, former.instance) in queue_rows
+    ]
     rows = [row for row, _ in pairs]
-    planned = [_planned(row, Target("offset", offset=one.from_offset)) for row, one in pairs]
-    return planned if dry_run else _made(rows, planned, actor, undoes=past[0].reset)
+    moves = [_planned(row, Target("offset", offset=former.from_offset)) for row, former in pairs]
+    return moves if dry_run else _made(rows, moves, actor, undoes=former_moves[0].reset)
 
 
 def _made(
-    owned: Sequence[QueueOwner], planned: Sequence[Move], actor: Actor, *, undoes: str = ""
+    queue_rows: Sequence[QueueOwner], moves: Sequence[Move], actor: Actor, *, undoes: str = ""
 ) -> list[Move]:
-    reset = str(uuid.uuid4())
+    """Make the planned moves under one new reset id. Return them as they were made."""
+    reset_id = str(uuid.uuid4())
     return [
-        move if move.kept else _move(row, replace(move, reset=reset), actor, undoes)
-        for row, move in zip(owned, planned, strict=True)
+        move if move.kept else _move(row, replace(move, reset=reset_id), actor, undoes)
+        for row, move in zip(queue_rows, moves, strict=True)
     ]
 
 
 def _check_instance(group: GroupView, instance: str | None) -> None:
-    """Raise Invalid unless an instance is named that exists; in a clustering group none may be."""
+    """Check that a broadcasting group's instance is named and exists.
+
+    Raises Invalid if it is missing or unknown, and if the group has no instances but one is named.
+    """
     if group.mode != "broadcasting":
         if instance is not None:
             raise Invalid.field("instance", f"group {group.name} is not broadcasting, so it has no instances")
         return
-    there_are = [name for name, _ in instances.names(group.id).values()]
-    if instance not in there_are:
-        what = "name the instance" if instance is None else f"there is no instance {instance}"
-        listed = ", ".join(there_are[:MOST_NAMED]) or "none yet"
-        raise Invalid.field("instance", f"group {group.name} is broadcasting: {what}; it has {listed}")
+    instance_names = [name for name, _ in instances.names(group.id).values()]
+    if instance not in instance_names:
+        problem = "name the instance" if instance is None else f"there is no instance {instance}"
+        examples = ", ".join(instance_names[:MOST_NAMED]) or "none yet"
+        raise Invalid.field("instance", f"group {group.name} is broadcasting: {problem}; it has {examples}")
 
 
 def _chosen(
-    owned: Sequence[QueueOwner], group: str, topic: str | None, queues: Sequence[int] | None
+    queue_rows: Sequence[QueueOwner], group: str, topic: str | None, queues: Sequence[int] | None
 ) -> list[QueueOwner]:
-    mine = [row for row in owned if topic is None or row.topic == topic]
-    if not mine:
-        what = f"Group {group} does not subscribe to {topic or 'anything'}."
+    """Return the rows of a topic or of some queues.
+
+    Raises NotFound(subscription_not_found) if the group does not read the topic, Invalid if a queue
+    is not among the rows.
+    """
+    topic_rows = [row for row in queue_rows if topic is None or row.topic == topic]
+    if not topic_rows:
+        cause = f"Group {group} does not subscribe to {topic or 'anything'}."
         remedy = f"Subscribe: catmq subscribe {group} {topic or 'TOPIC'}"
-        raise NotFound(f"{what} {remedy}", code=Code.SUBSCRIPTION_NOT_FOUND)
-    foreign = set(queues or ()) - {row.queue for row in mine}
-    if foreign:
-        of = f"topic {topic}" if topic else f"those that group {group} reads"
-        raise Invalid.field("queues", f"{min(foreign)} is not a queue of {of}")
-    return [row for row in mine if queues is None or row.queue in queues]
+        raise NotFound(f"{cause} {remedy}", code=Code.SUBSCRIPTION_NOT_FOUND)
+    unknown_queues = set(queues or ()) - {row.queue for row in topic_rows}
+    if unknown_queues:
+        owner_text = f"topic {topic}" if topic else f"those that group {group} reads"
+        raise Invalid.field("queues", f"{min(unknown_queues)} is not a queue of {owner_text}")
+    return [row for row in topic_rows if queues is None or row.queue in queues]
 
 
 def _cloned(
-    owned: Sequence[QueueOwner], target: Target, topic: str | None, actor: Actor
+    queue_rows: Sequence[QueueOwner], target: Target, topic: str | None, actor: Actor
 ) -> list[Target | None]:
-    """The committed offset of the source group in each queue; None where it has none."""
-    group = owned[0].group
+    """Return the source group's committed offset as the target of each queue, None if it has none.
+
+    Raises Invalid if no topic is named, or the source group is the group itself.
+    """
+    group = queue_rows[0].group
     if topic is None:
         raise Invalid.field("topic", "name the topic whose offsets are those of another group")
     if target.source_group == group:
         raise Invalid.field("source_group", f"{group} is the group whose offsets are reset: name another one")
-    there = cloned_offsets.committed(group=str(target.source_group), topic=topic, actor=actor)
-    return [Target("offset", offset=there[row.queue]) if row.queue in there else None for row in owned]
+    source_offsets = cloned_offsets.committed(group=str(target.source_group), topic=topic, actor=actor)
+    return [
+        Target("offset", offset=source_offsets[row.queue]) if row.queue in source_offsets else None
+        for row in queue_rows
+    ]
 
 
 def _planned(row: QueueOwner, target: Target | None) -> Move:
-    """The move of a queue; without a target it stays where it is."""
+    """Plan the move of a queue. Without a target it stays where it is.
+
+    Raises NotFound if the queue has no committed offset.
+    """
     with node_pools.node(row.node_id).reading() as session:
         positions = reader_sql.read_positions(
             session, group_id=row.group_id, queues=[row.queue], instance=row.reader
@@ -192,39 +231,50 @@ def _planned(row: QueueOwner, target: Target | None) -> Move:
         position = positions.get(row.queue)
         if position is None or position.committed is None:
             raise NotFound(f"Queue {row.queue} has no committed offset yet.", code=Code.QUEUE_NOT_FOUND)
-        at = position.committed
+        committed = position.committed
         if target is None:
-            return Move(row.queue, row.number, at, at, topic=row.topic, kept=True)
-        to = _offset(session, position, target)
-        asked = target.offset if target.offset is not None and target.offset != to else None
-        move = Move(row.queue, row.number, at, to, topic=row.topic, asked=asked)
+            return Move(row.queue, row.number, committed, committed, topic=row.topic, kept=True)
+        to_offset = _offset(session, position, target)
+        requested_offset = target.offset if target.offset is not None and target.offset != to_offset else None
+        move = Move(row.queue, row.number, committed, to_offset, topic=row.topic, asked=requested_offset)
         return _counted(session, move, position.low)
 
 
 def _counted(session: Session, move: Move, low: int) -> Move:
-    """The move with how many messages it skips or repeats; what is gone, and declared gaps, do not count."""
+    """Return the move with the number of messages that it skips or repeats.
+
+    Messages that retention deleted, and offsets of declared gaps, do not count.
+    """
     lower, upper = sorted((max(move.from_offset, low), max(move.to_offset, low)))
     gaps = queue_sql.read_gaps(session, queue=move.queue, position=lower)
     count = left(lower, upper, gaps=gaps)
-    forward = move.to_offset > move.from_offset
-    return replace(move, skipped=count if forward else 0, repeated=0 if forward else count)
+    is_forward = move.to_offset > move.from_offset
+    return replace(move, skipped=count if is_forward else 0, repeated=0 if is_forward else count)
 
 
 def _offset(session: Session, position: Position, target: Target) -> int:
+    """Return the offset in a queue, within low … head, that the target stands for."""
     if target.to == "earliest":
         return position.low
     if target.to == "latest":
         return position.head
     if target.offset is not None:
         return min(max(target.offset, position.low), position.head)
-    at = target.at_ms if target.at_ms is not None else node_sql.now_ms(session) - (target.ago_ms or 0)
-    kept = position.low, position.head
-    return first_at(session, queue=position.queue, bounds=kept, at_ms=at)
+    # `ago_ms` counts back from the node's clock, which also wrote `stored_at` of the messages.
+    at_ms = target.at_ms if target.at_ms is not None else node_sql.now_ms(session) - (target.ago_ms or 0)
+    bounds = position.low, position.head
+    return first_at(session, queue=position.queue, bounds=bounds, at_ms=at_ms)
 
 
 def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
-    """Move one queue; the move as it was made: members may have committed since it was planned."""
-    begun = offset_resets.begin(
+    """Move one queue. Return the move as it was made.
+
+    It differs from the planned move if members committed meanwhile.
+    Raises NotFound if the reader row was deleted meanwhile, NodeUnavailable.
+    """
+    # Stored before the node changes, so that the move has an audit row even if this process ends.
+    # Only a move that done() completed can be undone.
+    stored_move = offset_resets.begin(
         row=row,
         reset=move.reset,
         from_offset=move.from_offset,
@@ -235,12 +285,15 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     reader = ReaderKey(row.group_id, row.queue, row.reader)
     with node_pools.node(row.node_id).writing() as session:
         rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
+    # From here on no earlier owner can commit. If the process ends before metadata follows, the
+    # next acquire meets the node's epoch, and metadata adopts it (positions._adopt).
     if rewound is None:
         raise NotFound(f"Queue {row.queue} lost its reader row meanwhile.", code=Code.QUEUE_NOT_FOUND)
     ownership.adopt_node_epoch(
         group_id=row.group_id, queue=row.queue, epoch=rewound.epoch, instance_id=row.instance_id
     )
-    offset_resets.done(move=begun, from_offset=rewound.former)
+    # The offset that the UPDATE replaced is exact. The planned one may be older.
+    offset_resets.done(move=stored_move, from_offset=rewound.former)
     if rewound.former == move.from_offset:
         return move
     with node_pools.node(row.node_id).reading() as session:

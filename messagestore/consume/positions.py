@@ -1,7 +1,8 @@
-"""Positions: who reads a queue, and how far; fenced by the reader rows on the nodes.
+"""Acquire queues and commit offsets, fenced by the reader rows on the nodes.
 
-Metadata decides who owns a queue; the reader row enforces it. `acquire` is a new owner's first
-call, and from the moment it commits no earlier owner can pull or commit through any broker.
+Metadata decides who owns a queue. The reader row on the node enforces it. `acquire` is the first
+call of a new owner. From the moment it commits, no earlier owner can pull or commit through any
+broker.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Acquired(NamedTuple):
-    """A queue after `acquire`: `ok` with the offset to go on from, `fenced`, or `unavailable`."""
+    """Result of acquire(): `ok` with the next offset to read, `fenced` or `unavailable`."""
 
     queue: int
     state: str
@@ -37,9 +38,10 @@ class Acquired(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A queue after `commit`: `ok`, `fenced`, `out_of_range` (above the head) or `unavailable`.
+    """Result of commit() for a queue: `ok`, `fenced`, `out_of_range` or `unavailable`.
 
-    `handled`: the messages that the position moved past by it; none of a declared gap, or dropped unread.
+    `out_of_range` means above the head. `handled` is the number of messages that the position moved
+    past. Offsets of a declared gap, and messages that retention deleted unread, do not count.
     """
 
     queue: int
@@ -48,31 +50,41 @@ class Committed(NamedTuple):
 
 
 class Claim(NamedTuple):
+    """A queue that a member acquires, with the epoch under which metadata granted it."""
+
     queue: int
     epoch: int
 
 
 class CommitOffset(NamedTuple):
-    """The next offset the owner will read."""
+    """An offset to commit: the next one that the owner will read."""
 
     queue: int
     epoch: int
     offset: int
 
 
-SLOW_S = 0.5  # how long a node may take to answer where others are asked, too; a commit waits for its disk
+# Longest time that a node may take if the call needs other nodes, too. A commit waits for the
+# node's disk.
+SLOW_S = 0.5
 
 Row = TypeVar("Row", Claim, CommitOffset)
 
 
 def generation(*, consumer: ConsumerId) -> int:
-    """The generation of the consumer's group as this broker knows it, 0 if it does not; asks no database."""
+    """Return the generation of the consumer's group, 0 if the group is not in the snapshot.
+
+    Reads no database.
+    """
     group = snapshot.current().groups.get(consumer.group_id)
     return group.generation if group is not None else 0
 
 
 def check_owns(consumer: ConsumerId) -> None:
-    """Raise Conflict (group_settings_differ) for a member of a share group: none of them owns a queue."""
+    """Check that members of the consumer's group own queues.
+
+    Raises Conflict (group_settings_differ) if it is a share group.
+    """
     group = snapshot.current().groups.get(consumer.group_id)
     if group is not None and group.is_share:
         raise Conflict(
@@ -82,57 +94,67 @@ def check_owns(consumer: ConsumerId) -> None:
 
 
 def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
-    """Claim queues that metadata granted; for each, in order, what came of it. While metadata is away those
-    that their nodes know as the member's are claimed already.
+    """Claim queues that metadata granted. Return a result for each queue, in order.
 
-    Raises MetadataUnavailable when neither can be looked up, Gone when the member is.
+    While metadata is unavailable, queues whose reader row names the member and the epoch already
+    are `ok` with that row's offset. Raises MetadataUnavailable if no node confirms one either, Gone
+    if the member expired or was replaced.
     """
     try:
         granted = ownership.check_owned(consumer=consumer, queues=[claim.queue for claim in queues])
     except MetadataUnavailable:
-        found = node_owners.positions(consumer=consumer, claims=queues)
-        if not found:
+        # The node cannot be told a new owner now: only metadata grants queues. But an owner that
+        # the row names already (node_owners.claim_granted) needs no grant.
+        offsets = node_owners.positions(consumer=consumer, claims=queues)
+        if not offsets:
             raise
         return [
-            Acquired(queue, "ok", found[queue]) if queue in found else Acquired(queue, "unavailable")
+            Acquired(queue, "ok", offsets[queue]) if queue in offsets else Acquired(queue, "unavailable")
             for queue, _ in queues
         ]
-    states = {claim.queue: Acquired(claim.queue, "fenced") for claim in queues}
+    # A claim that metadata does not confirm never reaches the node.
+    results = {claim.queue: Acquired(claim.queue, "fenced") for claim in queues}
     nodes = _by_node([claim for claim in queues if granted.get(claim.queue) == claim.epoch])
     for node_id, claims in nodes.items():
-        states |= {claim.queue: Acquired(claim.queue, "unavailable") for claim in claims}
-        node = _Asked(node_id, SLOW_S if len(nodes) > 1 else None)
+        results |= {claim.queue: Acquired(claim.queue, "unavailable") for claim in claims}
+        node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
-            _acquire(node, consumer, claims, states)
+            _acquire(node, consumer, claims, results)
         except (NodeUnavailable, MetadataUnavailable) as error:
             log.warning("Queues on node %d cannot be acquired: %s", node_id, error.detail)
-    held = [(claim.queue, claim.epoch) for claim in queues if states[claim.queue].state == "ok"]
-    if held:
-        history.acquired(consumer=consumer, queues=held)
-    return [states[claim.queue] for claim in queues]
+    acquired_queues = [(claim.queue, claim.epoch) for claim in queues if results[claim.queue].state == "ok"]
+    if acquired_queues:
+        history.acquired(consumer=consumer, queues=acquired_queues)
+    return [results[claim.queue] for claim in queues]
 
 
-class _Asked(NamedTuple):
-    """A node, and how long it may take to answer."""
+class _NodeCall(NamedTuple):
+    """A node to call, and how long it may take to answer in seconds (None: the usual limit)."""
 
     node_id: int
     within_s: float | None
 
     def session(self) -> AbstractContextManager[Session]:
-        """For what is harmless to repeat, so that a lost answer leaves nothing in doubt."""
+        """Borrow a session for statements that may be repeated."""
+        # Acquire and commit may be repeated, so a lost answer needs no unknown outcome: hence
+        # reading().
         return node_pools.node(self.node_id).reading(within_s=self.within_s)
 
 
 def _acquire(
-    node: _Asked, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
+    node: _NodeCall, consumer: ConsumerId, claims: Sequence[Claim], results: dict[int, Acquired]
 ) -> None:
-    """Acquire the queues of one node into `states`; ends at the first that the node does not answer."""
-    missing, outdated = _claim(node, consumer, claims, states)
+    """Acquire the queues of one node and put the outcomes into `results`.
+
+    Raises NodeUnavailable at the first queue without an answer, MetadataUnavailable.
+    """
+    missing, outdated = _claim(node, consumer, claims, results)
     if missing and consumer.instance_id:
-        # It joined while the subscription was being made, or while the node was away.
+        # A broadcasting instance without a reader row joined while the subscription was created, or
+        # while the node was unavailable. Its row is inserted now, and the claim is repeated.
         instances.place(consumer=consumer, queues=[claim.queue for claim in missing])
-        missing, later = _claim(node, consumer, missing, states)
-        outdated += later
+        missing, more_outdated = _claim(node, consumer, missing, results)
+        outdated += more_outdated
     for claim in missing:
         log.error(
             "Group %d lacks a reader row for queue %d: run manage.py verify", consumer.group_id, claim.queue
@@ -142,33 +164,39 @@ def _acquire(
 
 
 def _claim(
-    node: _Asked, consumer: ConsumerId, claims: Sequence[Claim], states: dict[int, Acquired]
+    node: _NodeCall, consumer: ConsumerId, claims: Sequence[Claim], results: dict[int, Acquired]
 ) -> tuple[list[Claim], list[tuple[Claim, int]]]:
-    """Claims without a reader row; and those that met a later epoch there, with it."""
+    """Claim queues on their node, and put the outcomes into `results`.
+
+    Return the claims without a reader row, and the refused claims with the epoch of the row.
+    """
     missing, outdated = [], []
     with node.session() as session:
         for claim in claims:
             reader = ReaderKey(consumer.group_id, claim.queue, consumer.instance)
-            standing = reader_sql.acquire_reader(
-                session, reader=reader, epoch=claim.epoch, owner=consumer.text
-            )
-            if standing is None:
+            row = reader_sql.acquire_reader(session, reader=reader, epoch=claim.epoch, owner=consumer.text)
+            if row is None:
                 missing.append(claim)
                 continue
-            epoch, owner, committed = standing
+            # The row as read after the UPDATE decides. Owner and epoch must both be those of the
+            # claim: the row may name another owner under the same epoch.
+            epoch, owner, committed = row
             if epoch == claim.epoch and owner == consumer.text:
-                states[claim.queue] = Acquired(claim.queue, "ok", committed)
+                results[claim.queue] = Acquired(claim.queue, "ok", committed)
             else:
-                states[claim.queue] = Acquired(claim.queue, "fenced")
+                results[claim.queue] = Acquired(claim.queue, "fenced")
                 outdated.append((claim, epoch))
     return missing, outdated
 
 
 def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
-    """Tell metadata of a later epoch on the node, if metadata still says that the claim is good.
+    """Raise metadata's epoch above the node's, if metadata still confirms the refused claim.
 
-    Then a reset died half way, or metadata lost its tail.
+    Raises MetadataUnavailable, Gone, NotFound(subscription_not_found).
     """
+    # Both can only be true if a reset ended between node and metadata, or metadata lost its latest
+    # changes. Asked again, because a claim may also be refused to an owner that has just lost the
+    # queue.
     if ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue) == claim.epoch:
         log.warning(
             "group %d queue %d: the node has epoch %d, metadata had %d",
@@ -180,40 +208,50 @@ def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
 
 
 def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
-    """Record positions; for each, in order, what came of it. Raises Unavailable when no node answers."""
-    found, certain = snapshot.find_queues([offset.queue for offset in offsets])
-    missing = "fenced" if certain else "unavailable"
-    states = {offset.queue: Committed(offset.queue, missing) for offset in offsets}
+    """Commit offsets. Return a result for each, in order.
+
+    Needs no metadata for queues of this broker's snapshot. Raises Unavailable if no node answers.
+    """
+    known_queues, certain = snapshot.find_queues([offset.queue for offset in offsets])
+    unknown_state = "fenced" if certain else "unavailable"
+    results = {offset.queue: Committed(offset.queue, unknown_state) for offset in offsets}
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
-    nodes = _by_node([offset for offset in offsets if offset.queue in found])
-    for node_id, mine in nodes.items():
-        node = _Asked(node_id, SLOW_S if len(nodes) > 1 else None)
+    nodes = _by_node([offset for offset in offsets if offset.queue in known_queues])
+    for node_id, node_offsets in nodes.items():
+        node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
-            states |= _commit(node, consumer, sorted(mine))
+            # In rising order of queues, so that two commits of a group lock reader rows in one
+            # order.
+            results |= _commit(node, consumer, sorted(node_offsets))
         except NodeUnavailable as error:
             failure = error
-            states |= {offset.queue: Committed(offset.queue, "unavailable") for offset in mine}
-    if states and {one.state for one in states.values()} == {"unavailable"}:
+            results |= {offset.queue: Committed(offset.queue, "unavailable") for offset in node_offsets}
+    if results and {result.state for result in results.values()} == {"unavailable"}:
         raise failure
-    return [states[offset.queue] for offset in offsets]
+    return [results[offset.queue] for offset in offsets]
 
 
 def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
-    """Claims or offsets of known queues, by node id."""
+    """Group claims or offsets by the node of their queue."""
     return grouped((snapshot.find_queue(row.queue).node_id, row) for row in rows)
 
 
-def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, Committed]:
+def _commit(node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]) -> dict[int, Committed]:
+    """Commit offsets on one node in one transaction, and read why some were refused.
+
+    `offsets` must rise by queue. Raises NodeUnavailable.
+    """
     group_id, instance = consumer.group_id, consumer.instance
     with node.session() as session:
-        moved = reader_sql.update_committed(
+        distances = reader_sql.update_committed(
             session, group_id=group_id, instance=instance, owner=consumer.text, offsets=offsets
         )
-        refused = [offset for offset, by in zip(offsets, moved, strict=True) if by is None]
+        refused = [offset for offset, distance in zip(offsets, distances, strict=True) if distance is None]
+        # Only a distance of a jump or more can contain a declared gap, so only then gaps are read.
         handled = {
-            offset.queue: by if by < JUMP else _without_gaps(session, offset, by)
-            for offset, by in zip(offsets, moved, strict=True)
-            if by is not None
+            offset.queue: distance if distance < JUMP else _without_gaps(session, offset, distance)
+            for offset, distance in zip(offsets, distances, strict=True)
+            if distance is not None
         }
         queues = [offset.queue for offset in refused]
         positions = (
@@ -221,19 +259,20 @@ def _commit(node: _Asked, consumer: ConsumerId, offsets: list[CommitOffset]) -> 
             if queues
             else {}
         )
-    states = {queue: Committed(queue, "ok", count) for queue, count in handled.items()}
-    return states | {
+    results = {queue: Committed(queue, "ok", count) for queue, count in handled.items()}
+    return results | {
         o.queue: Committed(o.queue, _why_refused(o, positions.get(o.queue), consumer)) for o in refused
     }
 
 
-def _without_gaps(session: Session, offset: CommitOffset, by: int) -> int:
-    """Return how many messages lie on the way to an offset; only so long a way can cross a declared gap."""
-    before = offset.offset - by
+def _without_gaps(session: Session, offset: CommitOffset, distance: int) -> int:
+    """Count the messages that a commit moved past, without offsets of declared gaps."""
+    before = offset.offset - distance
     gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
     return left(before, offset.offset, gaps=gaps)
 
 
 def _why_refused(offset: CommitOffset, position: Position | None, consumer: ConsumerId) -> str:
-    owned = position is not None and (position.epoch, position.owner) == (offset.epoch, consumer.text)
-    return "out_of_range" if owned else "fenced"
+    """Return `out_of_range` if the row still names owner and epoch of the commit, else `fenced`."""
+    is_owner = position is not None and (position.epoch, position.owner) == (offset.epoch, consumer.text)
+    return "out_of_range" if is_owner else "fenced"

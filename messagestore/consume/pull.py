@@ -1,4 +1,4 @@
-"""Pulls: messages from the positions a consumer names, fenced by the reader rows of the nodes.
+"""Pull messages from the offsets that a consumer names, fenced by the reader rows of the nodes.
 
 Every queue of the answer has a `state`:
 
@@ -7,19 +7,21 @@ Every queue of the answer has a `state`:
     stopped       an operator stopped the group, the subscription or the queue in it
     cleaned       the position is below `low`: retention took what was there
     out_of_range  the position is above the head
-    lost_tail     the position is in a declared gap (`gap`); `next_offset` is behind it
-    corrupt       a hole that nobody declared: nothing is delivered, a person must look
-    unavailable   the queue's node does not answer now, nor a replica of it
+    lost_tail     the position is in a declared gap (`gap`); `next_offset` is its end
+    corrupt       an offset is missing without a declared gap: nothing is delivered, an operator
+                  must act
+    unavailable   neither the queue's node nor a replica of it answers
 
-A node that is slow to answer while other nodes are asked, too, is not waited for: its queues are `ok`,
-without messages and without a head.
+If a pull needs several nodes, it does not wait for a slow one: its queues are `ok`, without
+messages and without a head.
 
-A group with a filter on tags or headers passes the other messages on the way: the position moves behind up
-to `scan_limit` of them, and an answer without messages may have a higher `next_offset`.
+For a group with a filter on tags or headers, a pull passes over messages that do not match: the
+position moves past up to `scan_limit` of them. So an answer without messages may have a higher
+`next_offset`.
 
-Only durable messages are delivered (durability.py), and the `head` of an answer is the durable one.
-Consumer ids are signed and everything else is on the node, so metadata is asked only about a queue that
-the snapshot does not know yet.
+Only durable messages are delivered (durability.py), and the `head` of an answer is the durable
+head. Consumer ids are signed and everything else is on the node. So metadata is read only for a
+queue that the snapshot does not have yet.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 from metadata.rules.alarm_texts import say
 from metadata.rules.groups.filters import MessageFilter
 
-SLOW_S = 0.1  # how long a node may take to answer where others are asked, too
-_FILTERED_AT_ONCE = 1_000  # rows of a queue with a filter that are looked at with one statement
-_HOLE = "hole"  # the first message is missing although the head is above it
+SLOW_S = 0.1  # longest time that a node may take if the pull needs other nodes, too
+_FILTERED_AT_ONCE = 1_000  # offsets that one statement scans for a group with a filter
+_HOLE = "hole"  # internal state: the first message is missing although the head is above it
 
 _turn = itertools.count()
 
@@ -57,27 +59,30 @@ _turn = itertools.count()
 def pull(
     *, consumer: ConsumerId, queues: Sequence[PullQueue], max_messages: int, max_bytes: int
 ) -> list[PulledQueue]:
-    """Messages of the named queues, in the order the queues were named; served in a rotating order.
+    """Return an answer for each named queue, in the order of `queues`.
 
-    At most `max_messages` and about `max_bytes` in all (a larger message comes alone).
-    Raises NodeUnavailable when none of the nodes answers.
+    The answers have at most `max_messages` and about `max_bytes` together; a larger message comes
+    alone. Raises NodeUnavailable if no node answers, MetadataUnavailable if no queue is in the
+    snapshot and metadata cannot be read.
     """
     failure: Unavailable = MetadataUnavailable("None of these queues is known yet.", retry_after_ms=1000)
     budget = Budget(max_messages, max_bytes)
     nodes, pulled = _by_node(queues, consumer)
-    for node_id, asked in nodes.items():
-        reading = _NodePull(
-            node_id, asked, consumer, budget=budget, within_s=SLOW_S if len(nodes) > 1 else None
+    for node_id, node_queues in nodes.items():
+        node_pull = _NodePull(
+            node_id, node_queues, consumer, budget=budget, within_s=SLOW_S if len(nodes) > 1 else None
         )
         try:
-            for answer in itertools.chain(reading.first(), reading.empty(), reading.others()):
+            for answer in itertools.chain(node_pull.first(), node_pull.empty(), node_pull.others()):
                 pulled[answer.queue] = answer
         except (db_errors.Final, NodeUnavailable) as error:
-            left = [ask for ask in asked if ask.queue not in pulled]
-            pulled |= _not_served(left, error)
+            unanswered = [ask for ask in node_queues if ask.queue not in pulled]
+            pulled |= _not_served(unanswered, error)
+            # A slow node is asked again by the next pull. Only a failed one is replaced by its
+            # replica.
             if isinstance(error, NodeUnavailable) and not isinstance(error, db_errors.SlowNode):
                 failure = error
-                pulled |= replicas.pull(node_id=node_id, asked=left, consumer=consumer, budget=budget)
+                pulled |= replicas.pull(node_id=node_id, asked=unanswered, consumer=consumer, budget=budget)
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
         raise failure
     return [pulled[ask.queue] for ask in queues]
@@ -86,18 +91,23 @@ def pull(
 def _by_node(
     queues: Sequence[PullQueue], consumer: ConsumerId
 ) -> tuple[dict[int, list[PullQueue]], dict[int, PulledQueue]]:
-    """The queues to ask nodes for, in rotating order, and the answers that the snapshot gives."""
-    found, certain = snapshot.find_queues([ask.queue for ask in queues])
-    known = snapshot.current()
-    missing = "fenced" if certain else "unavailable"
+    """Return the queues to read by node id, and the answers that need no node.
+
+    No node is needed for queues that are unknown or stopped.
+    """
+    known_queues, certain = snapshot.find_queues([ask.queue for ask in queues])
+    current = snapshot.current()
+    unknown_state = "fenced" if certain else "unavailable"
+    # Each pull starts at another queue. Else the first ones would use up the budget of every pull,
+    # and the last ones would never be read.
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
     answers: dict[int, PulledQueue] = {}
     for ask in (*queues[start:], *queues[:start]):
-        info = found.get(ask.queue)
+        info = known_queues.get(ask.queue)
         if info is None:
-            answers[ask.queue] = PulledQueue(ask.queue, missing, [], ask.offset)
-        elif known.stopped(consumer.group_id, info):
+            answers[ask.queue] = PulledQueue(ask.queue, unknown_state, [], ask.offset)
+        elif current.stopped(consumer.group_id, info):
             answers[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
         else:
             nodes.setdefault(info.node_id, []).append(ask)
@@ -105,44 +115,53 @@ def _by_node(
 
 
 def _not_served(
-    left: Sequence[PullQueue], error: db_errors.Final | NodeUnavailable
+    unanswered: Sequence[PullQueue], error: db_errors.Final | NodeUnavailable
 ) -> dict[int, PulledQueue]:
-    """The answers for queues of a node that gave none."""
+    """Return the answers for queues that their node did not answer, and report corrupt ones."""
     state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
-    if isinstance(error, db_errors.Final):  # a table of the node is missing or was altered; other nodes go on
+    # A table of the node is missing or was altered. Other nodes are still read.
+    if isinstance(error, db_errors.Final):
         state = "corrupt"
-        for ask in left:
+        for ask in unanswered:
             corruption.report(ask.queue, offset=ask.offset, why=error.detail)
-    return {ask.queue: PulledQueue(ask.queue, state, [], ask.offset) for ask in left}
+    return {ask.queue: PulledQueue(ask.queue, state, [], ask.offset) for ask in unanswered}
 
 
 class _NodePull:
-    """Pull from one node in three steps, each of which answers some of the queues that are left."""
+    """Pull from one node in three steps. Each step answers some of the remaining queues.
+
+    `within_s` is the longest time in seconds until an answer begins, None for the usual limit.
+    """
 
     def __init__(
         self,
         node_id: int,
-        asked: Sequence[PullQueue],
+        queues: Sequence[PullQueue],
         consumer: ConsumerId,
         *,
         budget: Budget,
         within_s: float | None,
     ) -> None:
         self._node_id, self._consumer, self._budget, self._within_s = node_id, consumer, budget, within_s
-        self._left = list(asked)
+        self._left = list(queues)
         self._positions: dict[int, Position] = {}
 
     def first(self) -> Iterator[PulledQueue]:
-        """Read the first queue if it has messages: one round trip, that brings the positions of all."""
+        """Read the first queue, if durable messages are known there.
+
+        The same round trip reads the positions of all other queues of the node.
+        """
         ask = self._left[0]
         if board.known(ask.queue) > ask.offset and not self._budget.spent():
             del self._left[0]
             with self._session() as session:
-                answer, self._positions = self._read(session, ask, beside=[one.queue for one in self._left])
+                answer, self._positions = self._read(
+                    session, ask, beside=[other.queue for other in self._left]
+                )
             yield answer
 
     def empty(self) -> Iterator[PulledQueue]:
-        """Answer the queues of which the position tells that there is nothing to read."""
+        """Answer the queues whose position shows that they are fenced or have nothing to read."""
         asked, self._left = self._left, []
         if asked and not self._positions:
             queues = [ask.queue for ask in asked]
@@ -158,8 +177,10 @@ class _NodePull:
                 yield answer
 
     def others(self) -> Iterator[PulledQueue]:
-        """Read the queues that are left, as long as there is room in the answer."""
-        # A queue of which something durable is known waits for no barrier: the rest comes with the next pull.
+        """Read the remaining queues while the answer has room. The rest gets no messages."""
+        # A barrier is needed only if nothing above the offset is known to be durable. Other queues
+        # do not wait for one: messages that are not known to be durable yet come with the next
+        # pull.
         risen = [ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset]
         durability.confirm(
             node_id=self._node_id, heads={queue: self._positions[queue].head for queue in risen}
@@ -178,9 +199,10 @@ class _NodePull:
     def _read(
         self, session: Session, ask: PullQueue, *, beside: Sequence[int] = ()
     ) -> tuple[PulledQueue, dict[int, Position]]:
-        """Return the messages of a queue that has durable ones, and the positions of the queues beside it.
+        """Read a queue that has durable messages. Return its answer and the positions of `beside`.
 
-        With a filter those that it takes; the position moves behind the others in between.
+        For a group with a filter, read further parts until the answer is full or `scan_limit`
+        offsets were scanned.
         """
         durable, group_id = board.known(ask.queue), self._consumer.group_id
         only = snapshot.current().only(group_id, ask.queue)
@@ -188,22 +210,25 @@ class _NodePull:
         end = min(durable, ask.offset + config.scan_limit) if only else durable
         rows: list[StoredRow] = []
         while True:
-            part, others = self._part(
+            part, other_positions = self._part(
                 session, ask, end, only=only, beside=beside if not only else (), youngest_ms=youngest_ms
             )
+            # Retention may have raised `low` between the reads of position and rows, so a hole is
+            # explained by a fresh `low` before it is called corrupt.
             if part.state == _HOLE:
                 part = _explained(session, ask, part.head)
             if not only:
-                return part, others
+                return part, other_positions
             rows += part.rows
-            moved = part.state == "ok" and part.next_offset > ask.offset
-            if not moved or part.next_offset >= end or self._budget.spent():
+            has_moved = part.state == "ok" and part.next_offset > ask.offset
+            if not has_moved or part.next_offset >= end or self._budget.spent():
                 break
             ask = ask._replace(offset=part.next_offset)
-        # What ended it early is told by the next pull, which begins there.
+        # A state that ended the loop early (fenced, cleaned, corrupt) is not returned together with
+        # rows. The next pull begins at that offset and returns the state.
         if part.state == "ok" or not rows:
-            return part._replace(rows=rows), others
-        return PulledQueue(ask.queue, "ok", rows, ask.offset, part.head), others
+            return part._replace(rows=rows), other_positions
+        return PulledQueue(ask.queue, "ok", rows, ask.offset, part.head), other_positions
 
     def _part(
         self,
@@ -215,49 +240,58 @@ class _NodePull:
         beside: Sequence[int],
         youngest_ms: int | None,
     ) -> tuple[PulledQueue, dict[int, Position]]:
-        """Return what one statement reads: messages below `end`, of those that the filter takes."""
+        """Read messages below `end` that match the filter, with one statement.
+
+        Return the answer, whose state is _HOLE if the first message is missing, and the positions
+        of `beside`.
+        """
         consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
         available = end - ask.offset
-        wanted = min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
+        scanned = min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
         try:
             positions, rows, origins = message_sql.select_owned(
                 session,
                 reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
                 first=ask.offset,
-                end=ask.offset + wanted,
+                end=ask.offset + scanned,
                 most_bytes=OVERSHOOT * budget.size,
                 only=only,
                 most=budget.rows(ask.queue, available),
                 beside=beside,
                 copies=snapshot.current().holds_failures(ask.queue),
             )
-        except db_errors.Final as fault:  # this queue's table is missing or was altered; the others go on
+        except db_errors.Final as fault:
+            # The table of this queue is missing or was altered. Other queues of the node are still
+            # read.
             corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
             return PulledQueue(ask.queue, "corrupt", [], ask.offset), {}
         position = positions.pop(ask.queue, None)
         answer = _without_rows(ask, position, consumer)
         if answer is not None or position is None:
             return answer or PulledQueue(ask.queue, "fenced", [], ask.offset), positions
+        # Rows past a hole are dropped. The next pull begins at the hole and must explain it.
         rows = rows[: dense(ask.offset, [row[ROW_OFFSET] for row in rows])]
         if not rows:
             return PulledQueue(ask.queue, _HOLE, [], ask.offset, position.head), positions
         count, due_in_ms = delivery_delay.due(rows, youngest_ms=youngest_ms)
-        taken, passed = budget.choose(ask.queue, rows[:count], filtered=bool(only))
-        following = ask.offset + passed
-        corruption.delivered(ask.queue, next_offset=following)
+        fitting_rows, passed_offsets = budget.choose(ask.queue, rows[:count], filtered=bool(only))
+        next_offset = ask.offset + passed_offsets
+        corruption.delivered(ask.queue, next_offset=next_offset)
         return PulledQueue(
             ask.queue,
             "ok",
-            taken,
-            following,
+            fitting_rows,
+            next_offset,
             min(position.head, durable),
-            origins=origins[: len(taken)],
-            due_in_ms=None if taken else due_in_ms,
+            origins=origins[: len(fitting_rows)],
+            due_in_ms=None if fitting_rows else due_in_ms,
         ), positions
 
 
 def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerId) -> PulledQueue | None:
-    """The answer that needs no message, or None when there are messages to read."""
+    """Return the answer that the position alone gives, None if there are messages to read."""
+    # The fence: a former owner, or one of an earlier epoch, gets nothing, however old its broker's
+    # snapshot is.
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
     if ask.offset < position.low:
@@ -271,10 +305,14 @@ def _without_rows(ask: PullQueue, position: Position | None, consumer: ConsumerI
 
 
 def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueue:
-    """The answer where the first message is missing although the head is above it."""
-    fresh = queue_sql.read_head(session, queue=ask.queue)
+    """Return the answer for an offset that is missing although the head is above it.
+
+    It is `cleaned`, `lost_tail`, or `corrupt` if neither `low` nor a declared gap explains it.
+    """
+    # Both must be read after the rows: only then they can explain each row that was missing.
+    fresh_head = queue_sql.read_head(session, queue=ask.queue)
     gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
-    low = fresh.low if fresh else None
+    low = fresh_head.low if fresh_head else None
     verdict = explain(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
         corruption.report(ask.queue, offset=ask.offset, why=say("missing", end=str(head)))

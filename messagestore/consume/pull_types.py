@@ -1,4 +1,4 @@
-"""Queue of a pull, as it is asked for and as it is answered."""
+"""A queue of a pull in the request and in the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from messagestore.engine.messages import StoredMessage, StoredRow, stored_messag
 
 
 class PullQueue(NamedTuple):
-    """A queue as the consumer asks for it; `offset` is the next one it wants."""
+    """A queue in a pull request. `offset` is the first one that the consumer wants to read."""
 
     queue: int
     epoch: int
@@ -17,9 +17,11 @@ class PullQueue(NamedTuple):
 
 
 class PulledQueue(NamedTuple):
-    """A queue of the answer; `head` is None where its node gave none in time, `stale` if a replica did.
+    """A queue in the answer to a pull. States are listed in pull.py.
 
-    `due_in_ms`: the next message is too young for the subscription's delay, and for how long.
+    `head` is None if the node did not answer in time. `stale` is True if a replica answered.
+    `due_in_ms` is the time until the next message is due, if the subscription's delay holds it
+    back.
     """
 
     queue: int
@@ -30,10 +32,11 @@ class PulledQueue(NamedTuple):
     low: int | None = None
     gap: tuple[int, int] | None = None
     stale: bool = False
-    origins: Sequence[str | None] = ()  # of a failure topic's messages: where they came from (origins.Origin)
+    # Only of a retry topic: the origin of each row's message (origins.Origin), in order of `rows`.
+    origins: Sequence[str | None] = ()
     due_in_ms: int | None = None
 
     @property
     def messages(self) -> list[StoredMessage]:
-        """The rows as messages; answers to clients are made from the rows."""
+        """Return the rows as messages. Answers to clients are encoded from the rows instead."""
         return [stored_message(self.queue, row) for row in self.rows]

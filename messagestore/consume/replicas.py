@@ -1,14 +1,15 @@
-"""Pulls from a node's replica while the node itself is away.
+"""Pulls from a node's replica while the node itself is unavailable.
 
-A replica is behind by an unknown bit, and that decides what is honest:
+A replica lags by an unknown time. That limits what it can answer:
 
-* A position at or above its head is empty: the messages may only not have arrived.
-* Nothing is acquired or committed there; consumers go on from where they are by their own count.
-* Its reader row may name an owner who has lost the queue since. So the owner is asked of metadata, which
-  grants every acquire before it can happen; the row only must not say more: a later epoch, or another owner
-  of the same one. Without metadata nothing is served.
-* A gap or `low` there is as true as on the node. A hole that they do not explain is the replica's disorder,
-  so the queue is unavailable.
+* A pull at or above the replica's head returns no messages, never an error: later messages may not
+  have arrived yet.
+* Nothing is acquired or committed there. Consumers continue from their own positions.
+* Its reader row may name a former owner. So metadata decides who owns the queue, because it grants
+  every acquire beforehand. The row must only not contradict that: by a later epoch, or by another
+  owner of the same epoch. Without metadata nothing is served.
+* A gap or `low` there is as true as on the node. A hole that they do not explain may be a fault of
+  the replica alone, so the queue is unavailable and not corrupt.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ log = logging.getLogger(__name__)
 def pull(
     *, node_id: int, asked: Sequence[PullQueue], consumer: ConsumerId, budget: Budget
 ) -> dict[int, PulledQueue]:
-    """{queue: what the node's replica has}; queues that cannot be served from it are left out."""
+    """Return the answers of the node's replica by queue id. Queues it cannot serve are left out."""
     node = node_pools.node(node_id)
     served: dict[int, PulledQueue] = {}
+    # Only while the circuit is open: one failed call does not make the node unavailable.
     if node.replica is None or not node.circuit.is_open:
         return served
     queues = [ask.queue for ask in asked]
@@ -50,7 +52,7 @@ def pull(
             )
             for ask in asked:
                 position = positions.get(ask.queue)
-                if granted.get(ask.queue) == ask.epoch and _says_nothing_against(position, ask, consumer):
+                if granted.get(ask.queue) == ask.epoch and _allows(position, ask, consumer):
                     answer = _read(session, ask, position, budget, group_id=consumer.group_id)  # type: ignore[arg-type]  # it is there
                     served |= {} if answer is None else {ask.queue: answer}
     except CatmqError as error:
@@ -58,7 +60,8 @@ def pull(
     return served
 
 
-def _says_nothing_against(position: Position | None, ask: PullQueue, consumer: ConsumerId) -> bool:
+def _allows(position: Position | None, ask: PullQueue, consumer: ConsumerId) -> bool:
+    """Return True if a replica's reader row does not contradict the grant of metadata."""
     if position is None or position.epoch is None:
         return False
     return position.epoch < ask.epoch or (position.epoch == ask.epoch and position.owner == consumer.text)
@@ -67,7 +70,8 @@ def _says_nothing_against(position: Position | None, ask: PullQueue, consumer: C
 def _read(
     session: Session, ask: PullQueue, position: Position, budget: Budget, *, group_id: int
 ) -> PulledQueue | None:
-    """Return what is there from the offset on; None if that contradicts itself."""
+    """Return the answer of a replica for a queue, None if a hole in its rows is unexplained."""
+    # The head of a replica that lags may be below the consumer's offset: it has no message then.
     head = max(position.head, ask.offset)
     answer = PulledQueue(ask.queue, "ok", [], ask.offset, head, stale=True)
     if ask.offset < position.low:
@@ -86,8 +90,8 @@ def _read(
     if count := dense(ask.offset, [row[ROW_OFFSET] for row in rows]):
         youngest_ms = delivery_delay.youngest_ms(session, group_id=group_id, queue=ask.queue)
         count, _ = delivery_delay.due(rows[:count], youngest_ms=youngest_ms)
-        taken, passed = budget.choose(ask.queue, rows[:count], filtered=bool(only))
-        return answer._replace(rows=taken, next_offset=ask.offset + passed)
+        fitting_rows, passed_offsets = budget.choose(ask.queue, rows[:count], filtered=bool(only))
+        return answer._replace(rows=fitting_rows, next_offset=ask.offset + passed_offsets)
     gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
     verdict = explain(ask.offset, low=position.low, gaps=gaps)
     if verdict.state == "corrupt":

@@ -1,1 +1,1 @@
-"""Heads of queues: what is durable, who waits for more, partitions ahead of them."""
+"""Log end offsets of queues: durable heads, pulls that wait for them, partitions ahead of them."""

@@ -1,10 +1,12 @@
-"""Bells of the workers of one broker: who raised a head rings those of the others where somebody waits.
+"""Wake-ups between the workers of one broker: a worker that raised a head rings the others.
 
-The master makes them before it forks: for each place an eventfd, and a byte that says whether to ring it. So
-a sender makes no system call where nobody listens, or where it has rung already. A worker takes a free place.
-The lock on it ends with the process, however that ends, and the next worker takes the place again.
+The master creates the bells before it forks. Each place has an eventfd, and a byte with its state
+(SILENT, LISTENS, RUNG). So a sender makes no system call for a worker that does not listen or was
+rung already. A worker takes a free place. The lock on a place ends with the process, also if that
+is killed, so the next worker can take it.
 
-Bytes are written without a lock, so a ring may be lost: who listens also looks from time to time.
+The bytes are written without a lock, so a ring may be lost. Therefore listeners wait for a limited
+time only, and then look for new heads in any case.
 """
 
 from __future__ import annotations
@@ -19,47 +21,52 @@ SILENT, LISTENS, RUNG = range(3)
 
 
 class Bells:
-    """All bells of a broker; inherited by its workers."""
+    """The bells of all workers of a broker. Created before the fork."""
 
     def __init__(self, places: int = PLACES) -> None:
         self.states = mmap.mmap(-1, places)
         self.files = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(places)]
         self._locks = os.memfd_create("catmq-bells")
-        self._taken: set[int] = set()  # by this process, whom its own locks would not stop
+        # POSIX locks do not exclude their own process, so the places that it took are remembered.
+        self._taken_places: set[int] = set()
 
     def take(self) -> Bell:
-        """A bell for this process; without a place if there are more processes than places."""
+        """Return a bell for this process. It has no place if all places are taken."""
         return Bell(self, next((place for place in range(len(self.files)) if self._lock(place)), None))
 
     def _lock(self, place: int) -> bool:
-        if place in self._taken:
+        if place in self._taken_places:
             return False
         try:
             fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except OSError:
             return False
-        self._taken.add(place)
+        self._taken_places.add(place)
         return True
 
 
 class Bell:
-    """The bell of one process: one thread listens, any thread rings."""
+    """The bell of one process. One thread listens; any thread may ring."""
 
     def __init__(self, bells: Bells, place: int | None) -> None:
         self._states, self._files = bells.states, bells.files
         self.place = place
         self._heard = select.poll()
         if place is not None:
-            self._states[place] = SILENT  # of an earlier process
+            # The process that had the place before may have left another state.
+            self._states[place] = SILENT
             self._heard.register(self._files[place], select.POLLIN)
 
     def listen(self) -> None:
-        """Let the others ring from now on. What they raised before is to be looked for after this."""
+        """Let other processes ring from now on. The caller must look for heads raised before."""
         if self.place is not None:
             self._states[self.place] = LISTENS
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody rings, at most so long; nobody does after this. Without a place do not wait."""
+        """Wait until another thread or process rings, at most `seconds`. Then stop listening.
+
+        Without a place, return at once.
+        """
         if self.place is None:
             return
         if self._heard.poll(1000 * seconds):
@@ -74,6 +81,8 @@ class Bell:
     def ring_others(self) -> None:
         """End the waits of all other processes."""
         place = -1
+        # RUNG is set before the write: other senders then skip the place, and the listener wakes
+        # once.
         while (place := self._states.find(bytes((LISTENS,)), place + 1)) >= 0:
             if place != self.place:
                 self._states[place] = RUNG

@@ -1,7 +1,8 @@
-"""Queues that contradict themselves, as this process has met them.
+"""Corrupt queues that this process has met.
 
-A corrupt queue delivers nothing past its hole and takes no batch over it; a person must look. It is reported
-in the log (at most once a minute), in `/readyz`, in the metrics and as an alarm (corruption_alarms.py).
+A corrupt queue delivers nothing past its damage and stores no batch across it. An operator must
+act. The queue is reported in the log (at most once a minute), in `/readyz`, in the metrics and as
+an alarm (corruption_alarms.py).
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
-_REPEAT_S = 60.0
+_REPEAT_S = 60.0  # pause between two log lines about one queue
 _NEVER = float("-inf")
 
 
 @dataclass(slots=True)
 class Mark:
-    """Damage to a queue, and the offset where it is; None: wherever one looks. Times: time.monotonic."""
+    """Damage of a queue, at an offset or (None) at no particular one. Times: time.monotonic()."""
 
     offset: int | None
     why: str
@@ -31,41 +32,44 @@ _logged: dict[int, float] = {}
 
 
 def report(queue: int, *, offset: int | None, why: str) -> None:
-    """Mark a queue at an offset and say why."""
+    """Mark a queue as corrupt at an offset (None: at no particular one), and log the reason."""
     mark = Mark(offset, why)
     if mark.met_at - _logged.get(queue, _NEVER) >= _REPEAT_S:
         where = "" if offset is None else f" at offset {offset}"
         log.error("Queue %d is corrupt%s: %s", queue, where, why)
         _logged[queue] = mark.met_at
-    if (known := _reported.get(queue)) is not None:
-        mark.told_at = known.told_at
+    # The time of the last alarm is kept, so that a repeated report raises no second alarm.
+    if (earlier := _reported.get(queue)) is not None:
+        mark.told_at = earlier.told_at
     _reported[queue] = mark
 
 
 def delivered(queue: int, *, next_offset: int) -> None:
-    """Take the mark back once messages beyond the marked offset were delivered."""
+    """Remove the mark of a queue if messages above its offset were delivered."""
     mark = _reported.get(queue)
     if mark is not None and mark.offset is not None and next_offset > mark.offset:
         _reported.pop(queue, None)
 
 
 def clear(queue: int, mark: Mark) -> None:
-    """Take a mark back, unless the queue was reported again meanwhile."""
+    """Remove a mark, unless the queue was reported again meanwhile."""
     if _reported.get(queue) is mark:
         _reported.pop(queue, None)
 
 
 def marks() -> dict[int, Mark]:
-    """Queue → what is wrong with it."""
+    """Return the marks of all corrupt queues, by queue id."""
     return dict(_reported)
 
 
 def evict_except(queues: Collection[int]) -> None:
-    for known in (_reported, _logged):
-        for queue in list(known):
+    """Forget all queues but these."""
+    for memory in (_reported, _logged):
+        for queue in list(memory):
             if queue not in queues:
-                known.pop(queue, None)
+                memory.pop(queue, None)
 
 
 def current() -> list[int]:
+    """Return the ids of the corrupt queues, in rising order."""
     return sorted(_reported)

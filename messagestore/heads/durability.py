@@ -1,11 +1,15 @@
-"""Only durable messages are served.
+"""Make sure that heads are durable before messages below them are served.
 
-Without a binary log InnoDB shows a commit before its redo log is on disk. A server that is killed in that
-moment loses it, and gives its offset to another message, which whoever read the first one would skip. So
-`heads.board` holds durable heads only. A head gets there in three ways: a send of this broker was
-acknowledged up to it; its node shows nothing before it is durable (SQLite, or a synced binary log); or it
-was read before the barrier, a small commit of this worker's own. The log is written in order, so when that
-commit is acknowledged, all that was visible before it began is on disk.
+Without a binary log, InnoDB shows a commit before its redo log is on disk. If the server is killed
+then, the commit is lost and its offset is given to another message. A group that had read the first
+message would skip the second one. So `heads.board` holds durable heads only. A head gets there in
+one of three ways:
+
+* A send of this broker was acknowledged up to it.
+* Its node shows no commit before it is durable: SQLite, or a synced binary log.
+* It was read before a barrier, a small commit of this worker to its own row. The redo log is
+  written in order, so once the barrier is acknowledged, all that was visible before it began is on
+  disk.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from messagestore.tables import node_sql, queue_sql, shapes
 from metadata.errors import NodeUnavailable
 
 Heads = Mapping[int, int]
-# Rows of `node_pulse`. Two workers that share one only wait a moment for each other, and no row is left over.
+# Rows of `node_pulse`. A fixed number, so that workers that ended leave no rows. Two workers that
+# share a row only wait for each other for a moment.
 PULSES = 1024
 
 _guard = threading.Lock()
@@ -32,46 +37,51 @@ _barriers: dict[int, NodeCoalescer[Heads, None]] = {}
 
 
 def confirm(*, node_id: int, heads: Heads | None = None) -> None:
-    """Return once heads, {queue: head} as just read from their node, are durable there and on the board.
+    """Wait until heads as just read from their node are durable, and note them on the board.
 
-    None: when all that could be seen on the node before is durable there. Raises NodeUnavailable.
+    `heads` is {queue: head}. Without `heads`, wait until all that was visible on the node before
+    the call is durable. Raises NodeUnavailable.
     """
+    # Heads that are on the board are durable already. Most reads end here, without a barrier.
     risen = {queue: head for queue, head in (heads or {}).items() if head > board.known(queue)}
     if not risen and heads is not None:
         return
     try:
         with barrier_of(node_id).turn(risen) as turn:
-            if reads := turn.items:  # one barrier for all that was read before it begins
+            # One barrier serves all calls whose heads were read before it begins.
+            if reads := turn.items:
                 with node_pools.node(node_id).reading() as session:
                     if not session.shows_durable_only:
                         node_sql.pulse(session, worker=_own_row())
-                for queue, head in (one for read in reads for one in read.items()):
+                for queue, head in (item for read in reads for item in read.items()):
                     board.note(queue, head)
-    except db_errors.Ambiguous as fault:  # a pulse that may have been written hurts nobody
+    # A pulse with an unknown outcome does no harm: it only proves nothing.
+    except db_errors.Ambiguous as fault:
         raise NodeUnavailable(fault.detail) from fault
 
 
 def head_of(*, queue: int) -> shapes.Head | None:
-    """The head row of a queue when all messages below its head are durable; None if there is no row.
+    """Return the head row of a queue once all messages below its head are durable, None if missing.
 
     Raises NotFound (queue_not_found), NodeUnavailable.
     """
     node = node_pools.node_of(queue)
     with node.reading() as session:
-        found = queue_sql.read_head(session, queue=queue)
-    if found is not None:  # the barrier borrows a session of its own
-        confirm(node_id=node.info.id, heads={queue: found.head})
-    return found
+        head = queue_sql.read_head(session, queue=queue)
+    # After the session was returned, because the barrier borrows one of its own.
+    if head is not None:
+        confirm(node_id=node.info.id, heads={queue: head.head})
+    return head
 
 
 @cache
 def _own_row() -> int:
-    """Choose the row of this process, at its first barrier: the module was loaded before the fork."""
+    """Return the row of this process, chosen at its first barrier: that is after the fork."""
     return random.randrange(PULSES)
 
 
 def barrier_of(node_id: int) -> NodeCoalescer[Heads, None]:
-    """Return what those share who wait for a barrier on a node."""
+    """Return the coalescer of all calls that wait for a barrier on a node."""
     with _guard:
         if node_id not in _barriers:
             _barriers[node_id] = NodeCoalescer(limit_s=READ_TIMEOUT_S)

@@ -1,8 +1,8 @@
-"""The proof that a pull skips nothing.
+"""Prove that a pull skips no message.
 
-Offsets are dense, so what was read must start at the offset asked for and rise by one. Whatever is
-missing must be explained: cleaned (below `low`) or declared lost (in `queue_gap`). A hole that
-nothing explains delivers nothing.
+Offsets are dense, so the rows that were read must start at the requested offset and rise by one. A
+missing offset must be explained: it was deleted by retention (below `low`), or declared lost (in
+`queue_gap`). At a hole that neither explains nothing is delivered.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 
 class Verdict(NamedTuple):
-    """Rows that may be delivered: `state` (ok | cleaned | lost_tail | corrupt), how many, where to go on."""
+    """Explanation of a missing offset.
+
+    `state` is `ok`, `cleaned`, `lost_tail` or `corrupt`. `deliver` is the number of rows that may
+    be delivered, `next_offset` the offset at which to continue, and `gap` the rest of a declared
+    gap.
+    """
 
     state: str
     deliver: int
@@ -36,7 +41,8 @@ def dense(asked: int, offsets: Sequence[int]) -> int:
 def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict:
     """Explain why the message at `asked` is missing although the head is above it.
 
-    `low` and `gaps` must have been read after the rows.
+    `low` and `gaps` must be read after the rows: retention may have deleted rows since an earlier
+    read.
 
     >>> explain(5, low=9, gaps=[]).state, explain(5, low=0, gaps=[(3, 8)]), explain(5, low=0, gaps=[]).state
     ('cleaned', Verdict(state='lost_tail', deliver=0, next_offset=8, gap=(5, 8)), 'corrupt')
@@ -50,7 +56,7 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
 
 
 def left(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:
-    """Count the offsets from `first` up to `end` that are in none of the gaps.
+    """Count the offsets from `first` to below `end` that are in none of the gaps.
 
     >>> left(5, 100, gaps=[(0, 3), (90, 200)]), left(5, 5, gaps=[]), left(0, 10, gaps=[(2, 4), (6, 7)])
     (85, 0, 7)

@@ -1,14 +1,17 @@
-"""The watch over heads: hears of messages that other processes stored, and wakes who waits for them.
+"""Watch heads: learn of messages that other processes stored, and wake pulls that wait for them.
 
-Two kinds of loops of every worker. One is woken by the other workers of the broker, each of which notes what
-it stored in memory that they share, which costs no query. Only what other brokers stored must be read
-from the nodes: there is a loop for each node, so that none waits for another's answer. One worker of a
-broker reads for all, less often, and never spends more than a 25th of its time on a node. It asks only
-nodes somebody waits for.
+Every worker runs two kinds of loops:
 
-A look asks for what was stored to within the last seconds: of thousands of heads few have moved, and the
-others would cost the node and this process more than all the rest of the look. What such a look cannot see,
-because the node's clock jumped or a commit took longer than that, a look at everything finds a second later.
+* listen(): other workers of the broker note their heads in shared memory and ring. That costs no
+  query.
+* NodeWatcher, one loop for each node, so that no node waits for another's answer. It reads the
+  heads that other brokers raised. One worker of a broker reads for all, and spends at most a 25th
+  (PACE) of its time on a node. It reads only nodes for which a pull waits.
+
+A read usually covers heads to which a message was stored in the last seconds (RECENT_S). Of
+thousands of heads few have moved, and the others would cost the node and this process more than all
+the rest. Such a read misses a head if the node's clock jumped, or a commit took longer. A read of
+all heads, once a second (WHOLE_S), finds these.
 """
 
 from __future__ import annotations
@@ -30,34 +33,39 @@ from metadata.config import config
 from metadata.errors import CatmqError
 
 log = logging.getLogger(__name__)
-APART_S = 0.01  # between two looks into the shared memory, however often a worker is woken
-LISTEN_S = 1.0  # a wake that was lost costs so much
-PACE = 25
-# The quickest of the last ones tells what a look costs the node; the others waited for something else.
+APART_S = 0.01  # shortest pause between two looks into shared memory, however often bells ring
+LISTEN_S = 1.0  # longest wait for a ring, and so the cost of a lost one
+PACE = 25  # pause after a read, as a multiple of the time of a read
+# The fastest of the last reads is what a read costs the node. The slower ones waited for something
+# else.
 LOOKS = 8
-RECENT_S = 5  # a look asks for what was stored to within this time,
-WHOLE_S = 1.0  # and so often for everything
-# Where no other broker lives only a job that writes to nodes itself can have stored anything unheard: between
-ALONE_S = 0.5  # two looks, and
-ALONE_PASS_S = 0.25  # between two passes, which show the other workers that this one goes on
-FEW = 10  # where less than such a part of a node's queues is wanted, these are named instead
-RETRY_S = 1.0
-IDLE_S = 1.0
+RECENT_S = 5  # a read covers heads to which a message was stored within this time
+WHOLE_S = 1.0  # pause between two reads of all heads
+# Without other brokers, only a job that writes to nodes itself can raise a head without a ring. So
+# a lone broker reads less often.
+ALONE_S = 0.5  # pause between two reads
+ALONE_PASS_S = 0.25  # pause between two passes, which renew the lease of this watcher
+FEW = 10  # if less than 1/FEW of a node's queues is wanted, the query names them
+RETRY_S = 1.0  # pause after a failed read
+IDLE_S = 1.0  # longest wait for a first waiter
 
 
 def nodes() -> list[int]:
-    """The nodes that are to be watched, each in a loop of its own."""
+    """Return the ids of the nodes to watch, each in a loop of its own."""
     return [node.id for node in snapshot.current().nodes.values() if node.state != "offline"]
 
 
 def listen() -> None:
-    """Wait until another worker raised a head; if nobody waits for one, a moment's wait for somebody."""
+    """Wait until another worker raises a head. Without waiters, return after at most IDLE_S."""
     if board.somebody_within(IDLE_S):
         board.listen(LISTEN_S)
 
 
 class NodeWatcher:
-    """The watch of one process over one node; used by one thread."""
+    """Watcher of one process over one node, used by one thread.
+
+    `is_alone` returns True if no other broker runs.
+    """
 
     def __init__(
         self, node_id: int, board: HeadBoard = board, *, is_alone: Callable[[], bool] = lambda: False
@@ -66,66 +74,72 @@ class NodeWatcher:
         self._board = board
         self._is_alone = is_alone
         self._read_at = self._not_before = float("-inf")
-        self._took: deque[float] = deque(maxlen=LOOKS)
-        self._whole_at = float("-inf")  # the last look at everything
-        self._told_ms = 0
+        self._durations: deque[float] = deque(maxlen=LOOKS)
+        self._whole_at = float("-inf")  # time.monotonic() of the last read of all heads
+        self._announced_ms = 0
         self._failing = False
-        self._seen: Mapping[int, QueueInfo] = {}
+        self._snapshot_queues: Mapping[int, QueueInfo] = {}
         self._queues: frozenset[int] = frozenset()
 
     def run_once(self) -> None:
-        """Read the heads that this process is to read; if nobody waits, a moment's wait for somebody."""
-        waited = self._board.somebody_within(IDLE_S)
-        mine = self._board.awaited(self._known()) if waited else frozenset()
-        if not mine:
+        """Make one pass: read the heads that this process has to read, if any.
+
+        Without waiters, return after at most IDLE_S.
+        """
+        has_waiters = self._board.somebody_within(IDLE_S)
+        awaited = self._board.awaited(self._queues_of_node()) if has_waiters else frozenset()
+        if not awaited:
+            # Another worker may have waiters. It must not wait for the end of this one's lease.
             self.leave()
             return
-        leads = self._tell(mine)
-        if not self._may_ask():
+        leads = self._announce_waits(awaited)
+        if not self._wait_for_turn():
             return
-        wanted = self._to_read(mine, leads=leads)
-        if not wanted:
+        queues = self._to_read(awaited, leads=leads)
+        if not queues:
             time.sleep(ALONE_PASS_S if self._is_alone() else 0.0)
             return
-        begun = time.monotonic()
+        started_at = time.monotonic()
         try:
-            took = self._read(wanted)
+            duration_s = self._read(queues)
         except CatmqError as error:
-            self._fails(error)
+            self._note_failure(error)
             return
         self._failing = False
-        self._took.append(took)
-        self._read_at, self._not_before = begun, begun + PACE * min(self._took)
+        self._durations.append(duration_s)
+        self._read_at, self._not_before = started_at, started_at + PACE * min(self._durations)
 
     def leave(self) -> None:
-        """Let another process watch the node for all."""
+        """Give up the watch over the node, so that another process can take it over."""
         self._board.shared.leave(self._node_id)
 
-    def _known(self) -> frozenset[int]:
+    def _queues_of_node(self) -> frozenset[int]:
+        """Return the queues of the node. Computed again only if the snapshot has other queues."""
         queues = snapshot.current().queues
-        if queues is not self._seen:
-            mine = (queue for queue, info in queues.items() if info.node_id == self._node_id)
-            self._seen, self._queues = queues, frozenset(mine)
+        if queues is not self._snapshot_queues:
+            node_queues = (queue for queue, info in queues.items() if info.node_id == self._node_id)
+            self._snapshot_queues, self._queues = queues, frozenset(node_queues)
         return self._queues
 
-    def _tell(self, mine: Set[int]) -> bool:
-        """Tell the other workers what this process waits for, and whether it reads for all of them."""
+    def _announce_waits(self, awaited: Set[int]) -> bool:
+        """Announce the waits of this process. Return True if it reads for all workers."""
         shared, at_ms = self._board.shared, now_ms()
-        if at_ms > self._told_ms + WANTED_MS / 3:
-            self._told_ms = at_ms
-            for queue in mine:
+        # Renewed well before WANTED_MS is over, so that a wait does not seem to end in between.
+        if at_ms > self._announced_ms + WANTED_MS / 3:
+            self._announced_ms = at_ms
+            for queue in awaited:
                 shared.want(queue, at_ms + WANTED_MS)
         return shared.leads(self._node_id, at_ms)
 
-    def _to_read(self, mine: Set[int], *, leads: bool) -> Set[int]:
-        """The queues that this process is to read: for all workers, or what they cannot share."""
+    def _to_read(self, awaited: Set[int], *, leads: bool) -> Set[int]:
+        """Return the queues to read: for all workers if this one leads, else those not shared."""
         shared, at_ms = self._board.shared, now_ms()
         if leads:
-            return mine | shared.wanted(self._queues, at_ms)
-        return mine - shared.wanted(mine, at_ms)
+            return awaited | shared.wanted(self._queues, at_ms)
+        return awaited - shared.wanted(awaited, at_ms)
 
-    def _may_ask(self) -> bool:
-        """Wait until the node may be asked again, but no longer than between two passes; whether it may."""
+    def _wait_for_turn(self) -> bool:
+        """Wait until the node may be read again. Return False if that takes longer than a pass."""
         not_before, apart_s = self._not_before, config.head_interval_ms / 1000
         if self._is_alone():
             not_before, apart_s = max(not_before, self._read_at + ALONE_S), ALONE_PASS_S
@@ -134,17 +148,18 @@ class NodeWatcher:
         return left_s <= apart_s
 
     def _read(self, queues: Set[int]) -> float:
-        """Read heads and wait until they are durable; the seconds that the query took."""
+        """Read heads and wait until they are durable. Return the seconds that the query took."""
         with node_pools.node(self._node_id).reading() as session:
-            begun = time.monotonic()
+            started_at = time.monotonic()
             heads = self._heads(session, queues)
-            took = time.monotonic() - begun
-        found = {queue: head for queue, head in heads.items() if queue in queues}
-        durability.confirm(node_id=self._node_id, heads=found)
-        return took
+            # Without the barrier below: the pace counts only what the query costs the node.
+            duration_s = time.monotonic() - started_at
+        wanted_heads = {queue: head for queue, head in heads.items() if queue in queues}
+        durability.confirm(node_id=self._node_id, heads=wanted_heads)
+        return duration_s
 
     def _heads(self, session: Session, queues: Set[int]) -> dict[int, int]:
-        """Those of the queues that may have moved, and others."""
+        """Read the heads of queues that may have risen, by queue id. May include other queues."""
         if FEW * len(queues) < len(self._queues):
             return queue_sql.read_heads(session, queues=list(queues))
         now = time.monotonic()
@@ -153,7 +168,8 @@ class NodeWatcher:
         self._whole_at = now
         return queue_sql.read_heads(session, queues=None)
 
-    def _fails(self, error: CatmqError) -> None:
+    def _note_failure(self, error: CatmqError) -> None:
+        """Log the first failure in a row, and pause."""
         self._not_before = time.monotonic() + RETRY_S
         if not self._failing:
             log.warning("Log end offsets of node %d cannot be read: %s", self._node_id, error.detail)

@@ -1,13 +1,14 @@
-"""Partitions ahead of the head: made before they are needed, each with a share of what retention keeps.
+"""Add partitions to message tables before the head reaches the last one.
 
-Message tables on MySQL and MariaDB are partitioned by offset, so that retention drops whole parts. There is
-no partition without an end, because one could never be dropped; so `Ahead`, a loop of one broker, makes new
-ones in time. If it does not run, a send meets error 1526, which is an acknowledged rollback, calls `extend`
-and is repeated.
+Message tables on MySQL and MariaDB are partitioned by offset, so that retention drops whole
+partitions. Each one holds a share of what retention keeps. There is no MAXVALUE partition, because
+it could never be dropped. So `Ahead`, a loop of one broker, adds partitions in time. If it does not
+run, a send fails with error 1526 (no partition for the value). That is an acknowledged rollback:
+the send calls extend() and is repeated.
 
-Changing a table takes its lock for a moment, and whoever wants the table meanwhile waits behind. So `alter`
-first looks for transactions that would keep it waiting, waits a second at most, and gives up after three
-tries.
+ALTER TABLE takes the metadata lock of the table for a moment. While it waits for that lock, all
+later statements on the table wait as well. So alter() first checks for long transactions that would
+block it, waits for the lock at most a second, and gives up after three tries.
 """
 
 from __future__ import annotations
@@ -32,149 +33,170 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.rules.topics import partitions
 
 log = logging.getLogger(__name__)
-AHEAD = 3  # partitions that end above the head
-TRIES = 3
-LONG_S = 3  # a transaction that has been open for so long may stay open
-PAUSE_S = 0.3  # before the second try, doubled for the third
-RETRY_S = 30.0  # after a failure, for one queue
-APART_S = 0.5  # between two tables: whoever sends feels each change
-PASS_S = 4.0  # of such pauses for the tables of a node in one pass
-MOST_EACH = 200  # queues looked at in one pass
+AHEAD = 3  # partitions that must end above the head
+TRIES = 3  # attempts to alter a table
+LONG_S = 3  # a transaction that is open for this time may block an ALTER for long
+PAUSE_S = 0.3  # unit of the random pause before another try, which doubles with each
+RETRY_S = 30.0  # pause after a failure, for one queue
+APART_S = 0.5  # pause between two tables, because senders notice each change
+PASS_S = 4.0  # longest sum of these pauses for the tables of a node in one pass
+MOST_EACH = 200  # queues of a node that one pass extends
 DAY_MS = 86_400_000
-LEAST_SPAN_S = 3600.0  # a rate is not measured over less
-NEVER = sys.maxsize
+LEAST_SPAN_S = 3600.0  # shortest time over which a rate is measured
+NEVER = sys.maxsize  # head at which an unpartitioned table needs more partitions
 
 _turn = threading.Lock()
 
 
 def alter(session: Session, *, table: str, change: Callable[[], object], urgent: bool = False) -> None:
-    """Change a table; whoever writes to it waits no longer than a second, at most three times.
+    """Alter a table. Its writers wait at most three times, each time at most a second.
 
-    `urgent`: without regard to long transactions, because nobody can write anyway. Raises NodeUnavailable.
+    `urgent`: do not check for long transactions, because nothing can be written anyway. Raises
+    NodeUnavailable if the table cannot be altered now.
     """
     partition_sql.limit_lock_wait(session)
-    why = ""
+    reason = ""
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
-        open_ones = [] if urgent else partition_sql.long_transactions(session, seconds=LONG_S)
-        if open_ones:
-            oldest = open_ones[0]
-            who = f"connection {oldest.connection} of {oldest.user}"
-            why = f"{who} has a transaction open for {oldest.seconds} s"
+        open_transactions = [] if urgent else partition_sql.long_transactions(session, seconds=LONG_S)
+        if open_transactions:
+            oldest = open_transactions[0]
+            holder = f"connection {oldest.connection} of {oldest.user}"
+            reason = f"{holder} has a transaction open for {oldest.seconds} s"
             continue
         try:
             change()
             return
         except db_errors.RolledBack as fault:
-            why = fault.detail
-    raise NodeUnavailable(f"Table {table} cannot be changed now: {why}.")
+            reason = fault.detail
+    raise NodeUnavailable(f"Table {table} cannot be changed now: {reason}.")
 
 
 def take_turn(session: Session, *, queue: int) -> None:
-    """Let no other session change the queue's table until this one closes. Raises NodeUnavailable."""
+    """Lock the queue's table against ALTERs by other sessions, until this session closes.
+
+    Raises NodeUnavailable if another session has the lock.
+    """
     table = running.message_table(queue)
     if not partition_sql.take_table_lock(session, table=table, seconds=2):
         raise NodeUnavailable(f"Table {table} is locked by another session.")
 
 
 def extend(queue: int, *, urgent: bool = True) -> int:
-    """Make partitions until three end above the head; the head from which on that must be done again.
+    """Add partitions until AHEAD of them end above the head.
 
-    Raises NodeUnavailable, and `db_errors.Altered` for a table that is missing or was altered.
+    Return the head at which more are needed. Raises NodeUnavailable, and `db_errors.Altered` if the
+    table is missing or was altered.
     """
     node = node_pools.node_of(queue)
-    with _turn:  # the first of many senders that met the end does it for all
-        due = _due(node, queue)
-        if due is not None:
-            return due
+    # Many senders may meet the end at once. The first adds the partitions for all of them.
+    with _turn:
+        due_head = _next_due(node, queue)
+        if due_head is not None:
+            return due_head
         with node.maintaining() as session:
             take_turn(session, queue=queue)
-            head, known = _look(session, queue)
-            ends = _wanted(session, queue, head, known)
+            head, existing = _read_partitions(session, queue)
+            ends = _missing_ends(session, queue, head, existing)
             if ends:
                 change = partial(partition_sql.add_partitions, session, queue=queue, ends=ends)
                 alter(session, table=running.message_table(queue), change=change, urgent=urgent)
                 log.info("Queue %d: new partitions at log end offset %d, with ends %s", queue, head, ends)
-            return [*(one.end for one in known), *ends][-AHEAD]
+            return [*(partition.end for partition in existing), *ends][-AHEAD]
 
 
-def _due(node: Node, queue: int) -> int | None:
-    """The head at which more is to be done; None if it is now."""
+def _next_due(node: Node, queue: int) -> int | None:
+    """Return the head at which more partitions are needed, None if they are needed now."""
     with node.reading() as session:
-        head, known = _look(session, queue)
-    if not known:
+        head, existing = _read_partitions(session, queue)
+    if not existing:
         return NEVER
-    return known[-AHEAD].end if len(known) >= AHEAD and head < known[-AHEAD].end else None
+    return existing[-AHEAD].end if len(existing) >= AHEAD and head < existing[-AHEAD].end else None
 
 
-def _look(session: Session, queue: int) -> tuple[int, list[Partition]]:
-    known = partition_sql.list_partitions(session, queue=queue)
+def _read_partitions(session: Session, queue: int) -> tuple[int, list[Partition]]:
+    """Return the head of a queue, and the partitions of its table in rising order."""
+    existing = partition_sql.list_partitions(session, queue=queue)
     head = queue_sql.read_head(session, queue=queue)
-    return (head.head if head is not None else 0), known
+    return (head.head if head is not None else 0), existing
 
 
-def _wanted(session: Session, queue: int, head: int, known: Sequence[Partition]) -> list[int]:
-    missing = AHEAD - sum(one.end > head for one in known)
-    if missing <= 0 or not known:
+def _missing_ends(session: Session, queue: int, head: int, existing: Sequence[Partition]) -> list[int]:
+    """Return the ends of the partitions to add."""
+    missing_count = AHEAD - sum(partition.end > head for partition in existing)
+    if missing_count <= 0 or not existing:
         return []
-    if len(known) + missing > partitions.MOST:
-        log.warning("Queue %d has %d partitions: shorten its retention", queue, len(known))
+    if len(existing) + missing_count > partitions.MOST:
+        log.warning("Queue %d has %d partitions: shorten its retention", queue, len(existing))
     info = snapshot.find_queue(queue)
     topic = snapshot.current().topics[info.topic_id]
-    last = known[-1].end - known[-1].first
-    per_s, now_per_s = _rates(session, queue, newest=last)
+    last_size = existing[-1].end - existing[-1].first
+    per_s, now_per_s = _rates(session, queue, newest=last_size)
     ends: list[int] = []
-    for number in range(missing):
+    for number in range(missing_count):
         size = partitions.size(
             per_s=per_s,
             retention_s=topic.retention_days * 86_400,
-            last=last,  # of those that were there: a burst lets them grow once, not with each
-            count=len(known) + number,
-            fitting=_fitting(known, head, topic.retention_bytes, len(topic.queues)),
+            # The same for all new partitions, so that a burst lets their size grow only once.
+            last=last_size,
+            count=len(existing) + number,
+            fitting=_fitting_messages(existing, head, topic.retention_bytes, len(topic.queues)),
             now_per_s=now_per_s,
         )
-        ends.append((ends[-1] if ends else known[-1].end) + size)
+        ends.append((ends[-1] if ends else existing[-1].end) + size)
     return ends
 
 
 def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
-    """Messages a second: over the last day, or since the oldest that is kept; over so many of the newest."""
+    """Return two rates in messages a second: of the last day, and of the newest messages.
+
+    The first is measured from the oldest message that is kept, if that is younger than a day.
+    """
     head = queue_sql.read_head(session, queue=queue)
     if head is None or head.low == head.head:
         return 0.0, 0.0
     now = node_sql.now_ms(session)
-    first = first_at(session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS)
-    since = message_sql.stored_at_ms(session, queue=queue, offset=first)
-    span_s = (now - since) / 1000 if first == head.low and since is not None else DAY_MS / 1000
-    lately = max(head.low, head.head - newest)
-    begun = message_sql.stored_at_ms(session, queue=queue, offset=lately)
-    lately_s = 0.0 if begun is None else max((now - begun) / 1000, 1.0)
-    now_per_s = (head.head - lately) / lately_s if lately_s else 0.0
-    return (head.head - first) / max(span_s, LEAST_SPAN_S), now_per_s
+    day_first = first_at(session, queue=queue, bounds=(head.low, head.head), at_ms=now - DAY_MS)
+    first_stored_at = message_sql.stored_at_ms(session, queue=queue, offset=day_first)
+    span_s = (
+        (now - first_stored_at) / 1000
+        if day_first == head.low and first_stored_at is not None
+        else DAY_MS / 1000
+    )
+    recent_first = max(head.low, head.head - newest)
+    recent_stored_at = message_sql.stored_at_ms(session, queue=queue, offset=recent_first)
+    recent_s = 0.0 if recent_stored_at is None else max((now - recent_stored_at) / 1000, 1.0)
+    now_per_s = (head.head - recent_first) / recent_s if recent_s else 0.0
+    return (head.head - day_first) / max(span_s, LEAST_SPAN_S), now_per_s
 
 
-def _fitting(known: Sequence[Partition], head: int, most_bytes: int | None, queues: int) -> int | None:
-    """Number of messages that the queue's share of the topic's bytes allows; None without a limit."""
-    rows = sum(min(one.end, head) - one.first for one in known if one.first < head)
-    size = sum(one.bytes for one in known if one.first < head)
+def _fitting_messages(
+    existing: Sequence[Partition], head: int, most_bytes: int | None, queues: int
+) -> int | None:
+    """Return how many messages the queue's share of the byte limit allows, None without a limit."""
+    rows = sum(min(p.end, head) - p.first for p in existing if p.first < head)
+    size = sum(p.bytes for p in existing if p.first < head)
     if most_bytes is None or not rows or not size:
         return None
     return int(most_bytes / queues / (size / rows))
 
 
 class Ahead:
-    """Keeps every queue of every node supplied; a loop of one broker, with what it learned in memory."""
+    """Loop of one broker that adds partitions for the queues of all nodes.
+
+    `_due` remembers at which head a queue needs more, so that a pass costs one query a node.
+    """
 
     def __init__(self) -> None:
         self._due: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
 
     def run_once(self) -> int:
-        """One bounded pass; how many queues were looked at."""
-        known = snapshot.current()
-        looked = 0
-        for node_id, info in known.nodes.items():
+        """Make one bounded pass. Return the number of queues that were due."""
+        current = snapshot.current()
+        checked = 0
+        for node_id, info in current.nodes.items():
             if info.engine != "mysql" or info.state == "offline":
                 continue
             try:
@@ -184,19 +206,19 @@ class Ahead:
                 log.warning("Partitions on node %s not added, will retry: %s", info.name, error.detail)
                 continue
             now = time.monotonic()
-            due = [one for one, head in heads.items() if one in known.queues and self._is_due(one, head, now)]
+            due = [q for q, head in heads.items() if q in current.queues and self._is_due(q, head, now)]
             for queue in due[:MOST_EACH]:
                 if self._extend(queue):
                     time.sleep(min(APART_S, PASS_S / len(due)))
-                looked += 1
-        self._due = {queue: due for queue, due in self._due.items() if queue in known.queues}
-        return looked
+                checked += 1
+        self._due = {queue: due for queue, due in self._due.items() if queue in current.queues}
+        return checked
 
     def _is_due(self, queue: int, head: int, now: float) -> bool:
         return head >= self._due.get(queue, -1) and now >= self._not_before.get(queue, 0.0)
 
     def _extend(self, queue: int) -> bool:
-        """Return True if the table was changed; the first look does not tell."""
+        """Extend a queue. Return True if its table was altered; False at the first check, too."""
         before = self._due.get(queue)
         try:
             self._due[queue] = extend(queue, urgent=False)

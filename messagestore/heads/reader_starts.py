@@ -1,4 +1,4 @@
-"""Reader rows of a subscription, made at the place where it starts."""
+"""Insert the reader rows of a subscription at its start position."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def insert_readers(
     start_at_ms: int | None,
     instances: Sequence[str],
 ) -> None:
-    """Make the reader rows of instances in queues of a node, where they are missing.
+    """Insert missing reader rows of instances in queues of a node.
 
-    They stand at the first message that was stored at `start_at_ms` or later, at the end if there is none;
-    without a time at the `earliest` or `latest` message.
+    They start at the first message that was stored at `start_at_ms` or later, or at the head if
+    there is none. Without a time, `start` is `earliest` or `latest`.
     """
     if start_at_ms is None:
         reader_sql.insert_readers(
@@ -34,14 +34,17 @@ def insert_readers(
             instances=instances,
         )
         return
-    bounds: dict[int, tuple[int, int]] = {}  # of queues that an instance lacks: it may have joined before
+    # (low, head) of the queues in which an instance lacks a row. Only there the time is looked up,
+    # which costs a query for each halving.
+    bounds: dict[int, tuple[int, int]] = {}
     for instance in instances:
-        read = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
-        for queue, one in read.items():
-            if one.epoch is None or one.epoch < epoch:
-                bounds[queue] = (one.low, one.head)
-    for queue, kept in bounds.items():
-        offset = first_at(session, queue=queue, bounds=kept, at_ms=start_at_ms)
+        positions = reader_sql.read_positions(session, group_id=group_id, queues=queues, instance=instance)
+        for queue, position in positions.items():
+            # A row of a lower epoch was left by an earlier subscription. It does not count.
+            if position.epoch is None or position.epoch < epoch:
+                bounds[queue] = (position.low, position.head)
+    for queue, queue_bounds in bounds.items():
+        offset = first_at(session, queue=queue, bounds=queue_bounds, at_ms=start_at_ms)
         reader_sql.insert_readers_at(
             session, group_id=group_id, queue=queue, epoch=epoch, offset=offset, instances=instances
         )

@@ -1,4 +1,4 @@
-"""Offsets by time: what is stored later lies higher in a queue, so halving finds it, without an index."""
+"""Find offsets by time, by binary search: `stored_at` never falls within a queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from messagestore.tables import message_sql
 
 
 def first_at(session: Session, *, queue: int, bounds: tuple[int, int], at_ms: int) -> int:
-    """The first offset in bounds stored at or after a time, or the end of the bounds."""
+    """Return the first offset within bounds that was stored at or after a time, else their end."""
     low, high = bounds
     while low < high:
         middle = (low + high) // 2

@@ -1,1 +1,1 @@
-"""Share groups: runs of messages leased to members, what they finish, and what becomes of the rest."""
+"""Share groups: lease runs of messages to members, and record what the members finish."""

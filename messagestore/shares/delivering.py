@@ -1,9 +1,14 @@
-"""Messages of leased runs: read, proved to be without a hole, and cut to the size of an answer.
+"""Read the messages of leased runs, check that none is missing, and fit them into an answer.
 
-Offsets of a run that are not delivered are told as skipped: its member counts them as finished. What did not
-fit has left the run for another one; what is below the log start offset, in a declared gap, or left out by
-a filter nobody gets. An offset that is missing without such a reason is a hole: nothing of its run is
-delivered, and a person must look.
+Offsets of a run that are not delivered are returned as `skipped`, and the member counts them as
+finished. So each skipped offset must be one of these:
+
+* It did not fit into the answer, and has left the run for a run of its own.
+* It is below the log start offset, in a declared gap, or left out by the group's filter.
+* It was finished before.
+
+An offset that is missing for no such reason is a hole. Then nothing of its run is delivered, and
+the queue is reported as corrupt.
 """
 
 from __future__ import annotations
@@ -27,11 +32,14 @@ from metadata.rules.alarm_texts import say
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Span
 
-Found = dict[int, tuple[StoredRow, str | None]]  # offset → row, and its origin in a retry topic
+Found = dict[int, tuple[StoredRow, str | None]]  # offset → (row, its origin if in a retry topic)
 
 
 class Leased(NamedTuple):
-    """A run with its messages; `skipped` are its offsets that are not delivered."""
+    """A leased run with its messages. `skipped` are the offsets that are not delivered.
+
+    `recovered`: the member held the run before, and its answer was lost.
+    """
 
     run: Run
     lease_ms: int
@@ -46,30 +54,37 @@ class Leased(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """Rows of some runs; `upto`: offsets from there on were not read, because the answer is full."""
+    """Rows of adjacent runs. Offsets from `upto` on were not read: the budget was used up."""
 
     rows: Found
     upto: int
 
 
 class Delivery:
-    """Runs of one answer, all of one group and node."""
+    """Delivery of the runs of one answer, all of one group and node.
+
+    `corrupt` has the queues in which a hole was found.
+    """
 
     def __init__(self, *, node: Node, group: GroupInfo, budget: Budget, recovered: bool = False) -> None:
         self._node, self._group, self._budget, self._recovered = node, group, budget, recovered
         self.corrupt: set[int] = set()
 
     def of(self, runs: Sequence[Run]) -> list[Leased]:
-        """The runs that have messages. Raises NodeUnavailable, `db_errors.*`."""
-        found: list[Leased] = []
-        for some in _side_by_side(runs):
-            read = self._read(some)
-            for run in some:
-                one = self._one(run, read)
-                found += [] if one is None else [one]
-        return found
+        """Read the messages of leased runs. Runs without a deliverable message are finished.
+
+        Raises NodeUnavailable, `db_errors.*`.
+        """
+        leased_runs: list[Leased] = []
+        for adjacent in _adjacent_runs(runs):
+            read = self._read(adjacent)
+            for run in adjacent:
+                leased = self._deliver(run, read)
+                leased_runs += [] if leased is None else [leased]
+        return leased_runs
 
     def _read(self, runs: Sequence[Run]) -> _Read:
+        """Read the rows of adjacent runs of one queue with one statement."""
         queue, first, end = runs[0].queue, runs[0].first, runs[-1].end
         only = snapshot.current().only(self._group.id, queue)
         most_bytes = OVERSHOOT * max(1, self._budget.size)
@@ -80,41 +95,48 @@ class Delivery:
                 rows, origins = message_sql.select_copies(session, **span)
             else:
                 rows = message_sql.select_rows(session, **span, only=only)
-        weight = sum(len(row[ROW_BODY] or b"") for row in rows)
-        upto = rows[-1][ROW_OFFSET] + 1 if weight >= most_bytes else end
-        both = zip(rows, origins or [None] * len(rows), strict=True)
-        return _Read({row[ROW_OFFSET]: (row, origin) for row, origin in both}, upto)
+        # At `most_bytes` the SELECT was cut off. Offsets behind the last row were not read then, so
+        # they are not missing.
+        total_bytes = sum(len(row[ROW_BODY] or b"") for row in rows)
+        upto = rows[-1][ROW_OFFSET] + 1 if total_bytes >= most_bytes else end
+        rows_and_origins = zip(rows, origins or [None] * len(rows), strict=True)
+        return _Read({row[ROW_OFFSET]: (row, origin) for row, origin in rows_and_origins}, upto)
 
-    def _one(self, run: Run, read: _Read) -> Leased | None:
-        wanted = [offset for span in sharing.spans_of(run.left, first=run.first) for offset in range(*span)]
-        unread = [offset for offset in wanted if offset >= read.upto]
-        missing = [offset for offset in wanted if offset < read.upto and offset not in read.rows]
-        if missing and not self._explained(run, missing):
-            self._put_back(run, wanted)
+    def _deliver(self, run: Run, read: _Read) -> Leased | None:
+        """Return a run with the messages that fit, None if nothing of it is to be delivered."""
+        offsets = [offset for span in sharing.spans_of(run.left, first=run.first) for offset in range(*span)]
+        unread = [offset for offset in offsets if offset >= read.upto]
+        missing = [offset for offset in offsets if offset < read.upto and offset not in read.rows]
+        if missing and not self._is_explained(run, missing):
+            # Released uncounted: the messages were not delivered, and can be after the repair.
+            self._put_back(run, offsets)
             return None
-        full = [read.rows[one] for one in wanted if one in read.rows]
-        full = [pair for pair in full if pair[0][ROW_BODY] is not None]
-        taken = full[: len(self._fitting(run, [row for row, _ in full]))]
-        surplus = [row[ROW_OFFSET] for row, _ in full[len(taken) :]] + unread
+        pairs = [read.rows[o] for o in offsets if o in read.rows]
+        # A row without a body did not match the group's filter.
+        pairs = [pair for pair in pairs if pair[0][ROW_BODY] is not None]
+        fitting = pairs[: len(self._fitting(run, [row for row, _ in pairs]))]
+        surplus = [row[ROW_OFFSET] for row, _ in pairs[len(fitting) :]] + unread
         if surplus:
-            # The member counts as finished what an answer calls skipped. So what did not fit must really
-            # have left the run: else the run is not delivered at all, and its lease ends.
-            after = self._put_back(run, surplus)
-            if after is None:
+            # The member counts skipped offsets as finished. So messages that did not fit must have
+            # left the row of the run first. If they could not, the run is not delivered: its lease
+            # runs out.
+            remaining_run = self._put_back(run, surplus)
+            if remaining_run is None:
                 return None
-            run = after
-            taken = [pair for pair in taken if run.has(pair[0][ROW_OFFSET])]
-        if not taken:
+            run = remaining_run
+            # Another call of the same member may have cut the run further meanwhile.
+            fitting = [pair for pair in fitting if run.has(pair[0][ROW_OFFSET])]
+        if not fitting:
             self._finish(run)
             return None
-        return self._leased(run, [row for row, _ in taken], [origin for _, origin in taken])
+        return self._leased(run, [row for row, _ in fitting], [origin for _, origin in fitting])
 
     def _fitting(self, run: Run, rows: list[StoredRow]) -> list[StoredRow]:
-        """The first rows that the answer has room for."""
+        """Return the leading rows that fit into the answer."""
         return [] if self._budget.spent() else self._budget.choose(run.queue, rows, filtered=False)[0]
 
     def _leased(self, run: Run, rows: list[StoredRow], origins: Sequence[str | None]) -> Leased:
-        delivered = _bits(run, [row[ROW_OFFSET] for row in rows])
+        delivered = _bits_of(run, [row[ROW_OFFSET] for row in rows])
         skipped = sharing.spans_of(sharing.full(run.length) & ~delivered, first=run.first)
         corruption.delivered(run.queue, next_offset=rows[-1][ROW_OFFSET] + 1)
         return Leased(
@@ -126,8 +148,12 @@ class Delivery:
             self._recovered,
         )
 
-    def _explained(self, run: Run, missing: Sequence[int]) -> bool:
-        """Return True if retention or a declared gap tells why offsets are missing; else report the first."""
+    def _is_explained(self, run: Run, missing: Sequence[int]) -> bool:
+        """Return True if retention or a declared gap explains all missing offsets.
+
+        Otherwise report the queue as corrupt at the first one that is unexplained.
+        """
+        # `low` and gaps are read after the rows: retention may have deleted them since the lease.
         with self._node.reading() as session:
             hole = _first_hole(session, run.queue, missing)
         if hole is None:
@@ -140,33 +166,35 @@ class Delivery:
         return taking.put_back(node=self._node, group_id=self._group.id, run=run, offsets=offsets)
 
     def _finish(self, run: Run) -> None:
-        """End a run of which nothing is to be delivered, unless all of it was put back."""
+        """Finish a run without a message to deliver, unless all of its messages were put back."""
         if run.left:
             with self._node.reading() as session:
-                # A row that is not there any more was finished, or leased to another member.
+                # The grant guards the change: a run that was finished or leased to another member
+                # meanwhile stays as it is.
                 run_sql.finish(session, group_id=self._group.id, grants=[(run.queue, run.grant)])
             known_queues.touch(self._group.id, [run.queue])
 
 
 def _first_hole(session: Session, queue: int, missing: Sequence[int]) -> int | None:
+    """Return the first offset that neither `low` nor a gap explains, None if all are explained."""
     head = queue_sql.read_head(session, queue=queue)
     gaps = queue_sql.read_gaps(session, queue=queue, position=missing[0])
     low = head.low if head else 0
-    holes = (one for one in missing if explain(one, low=low, gaps=gaps).state == "corrupt")
+    holes = (offset for offset in missing if explain(offset, low=low, gaps=gaps).state == "corrupt")
     return next(holes, None)
 
 
-def _bits(run: Run, offsets: Sequence[int]) -> int:
+def _bits_of(run: Run, offsets: Sequence[int]) -> int:
     return sum(1 << (offset - run.first) for offset in offsets)
 
 
-def _side_by_side(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Runs that one statement reads: each begins where the one before it ends."""
-    some: list[Run] = []
+def _adjacent_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
+    """Group runs that one statement can read: each begins where the one before it ends."""
+    adjacent: list[Run] = []
     for run in sorted(runs):
-        if some and (run.queue, run.first) != (some[-1].queue, some[-1].end):
-            yield some
-            some = []
-        some.append(run)
-    if some:
-        yield some
+        if adjacent and (run.queue, run.first) != (adjacent[-1].queue, adjacent[-1].end):
+            yield adjacent
+            adjacent = []
+        adjacent.append(run)
+    if adjacent:
+        yield adjacent

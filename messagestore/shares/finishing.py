@@ -1,7 +1,9 @@
-"""Reports of members on their runs: what is finished, to be delivered again, or still in work.
+"""Record the reports of share group members: messages that are finished, released or still in work.
 
-A report names a grant, the only fence. It may be repeated: what has left a run has left it. A run that was
-read and changes before it is written is read again.
+A report names a grant. The grant is the only fence: neither the member's lease nor its registration
+must still be valid. A report may be repeated, because offsets that have left a run stay out of it.
+Changes are guarded by the row as it was read (compare and set). If the row changed meanwhile, it is
+read again.
 """
 
 from __future__ import annotations
@@ -26,15 +28,16 @@ from metadata.grouping import grouped
 from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Grant, Span
 
-TRIES = 8  # of a change of a run that others change, too
+TRIES = 8  # attempts to change a run that other reports change at the same time
 
 
 class Done(NamedTuple):
-    """A report on one run. `whole`: all of it is finished; else `finished` and `release` say what left it.
+    """A report on one run.
 
-    `unseen` is released, too; that it was leased counts for nothing. `delivery`: the number that the
-    member was told with a run that is not counted by itself; 0 for any other. `begun`: whether that
-    delivery counts by now.
+    `whole`: all of it is finished. Otherwise `finished` and `release` have the offsets that leave
+    it. `unseen` offsets are released, too, but this lease does not count as a delivery of them.
+    `delivery` is the number of deliveries that the member received with an uncounted run, 0 for
+    other runs. `begun` says whether that delivery counts by now, None if the report does not say.
     """
 
     queue: int
@@ -52,7 +55,8 @@ class Done(NamedTuple):
 class Recorded(NamedTuple):
     """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or `unavailable`.
 
-    `handled`: the messages that it finished. `lease_ms`: of a lease that begins anew.
+    `handled` is the number of messages that the report finished. `lease_ms` is the length of a
+    renewed lease, else None.
     """
 
     queue: int
@@ -63,7 +67,11 @@ class Recorded(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A report that can be recorded: its place among the others, grant, and bits of what leaves the run."""
+    """A valid report: its index in the call, its grant, and the offsets that leave the run.
+
+    The offsets are bits: bit i is the first offset of the run + i. No bit is in two of the three
+    sets.
+    """
 
     place: int
     done: Done
@@ -78,104 +86,111 @@ class _Entry(NamedTuple):
 
 
 def record(*, consumer: ConsumerId, group: GroupInfo, reports: Sequence[Done]) -> list[Recorded]:
-    """Record the reports of a member of a share group; for each, in order, what came of it."""
-    known, certain = snapshot.find_queues([one.queue for one in reports])
-    found: dict[int, Recorded] = {}
+    """Record the reports of a share group member. Return the outcome of each, in order."""
+    queue_infos, certain = snapshot.find_queues([report.queue for report in reports])
+    outcomes: dict[int, Recorded] = {}
     entries: list[tuple[int, _Entry]] = []
-    for index, one in enumerate(reports):
-        checked = _checked(index, one)
+    for index, report in enumerate(reports):
+        checked = _checked(index, report)
         if isinstance(checked, str):
-            found[index] = Recorded(one.queue, "invalid", checked)
-        elif one.queue not in known:
-            found[index] = Recorded(one.queue, "gone" if certain else "unavailable")
+            outcomes[index] = Recorded(report.queue, "invalid", checked)
+        elif report.queue not in queue_infos:
+            outcomes[index] = Recorded(report.queue, "gone" if certain else "unavailable")
         else:
-            entries.append((known[one.queue].node_id, checked))
-    for node_id, mine in grouped(entries).items():
-        work = _Work(node_pools.node(node_id), group, consumer.text)
-        found |= work.record(mine)
-    return [found[index] for index in range(len(reports))]
+            entries.append((queue_infos[report.queue].node_id, checked))
+    for node_id, node_entries in grouped(entries).items():
+        recorder = _Recorder(node_pools.node(node_id), group, consumer.text)
+        outcomes |= recorder.record(node_entries)
+    return [outcomes[index] for index in range(len(reports))]
 
 
-def _checked(index: int, one: Done) -> _Entry | str:
-    """Return a report that can be recorded, or what is wrong with it."""
-    grant = Grant.parse(one.grant)
-    if grant is None or grant.first != one.first:
+def _checked(index: int, report: Done) -> _Entry | str:
+    """Return the entry of a valid report, or the reason why the report is invalid."""
+    grant = Grant.parse(report.grant)
+    if grant is None or grant.first != report.first:
         return "this grant is not of a run that begins at this offset"
-    if one.whole and (one.finished or one.release or one.unseen):
+    if report.whole and (report.finished or report.release or report.unseen):
         return "all: leave out finished, release and unseen, the whole run is finished"
-    if one.begun is not None and not one.delivery:
+    if report.begun is not None and not report.delivery:
         return "begun: name the delivery, as it came with the run"
     run = grant.first, grant.end
-    finished = sharing.bits_in(one.finished, run=run)
-    released, unseen = (_bits_of(offsets, run) for offsets in (one.release, one.unseen))
+    finished = sharing.bits_in(report.finished, run=run)
+    released, unseen = (_bits_of(offsets, run) for offsets in (report.release, report.unseen))
     if finished is None:
         return f"finished: each range ends above its start, and lies between {run[0]} and {run[1]}"
     if released is None or unseen is None:
-        name = "release" if released is None else "unseen"
-        return f"{name}: the offsets of the run are {run[0]} to {run[1] - 1}"
-    return _Entry(index, one, grant, finished, released & ~finished, unseen & ~released & ~finished)
+        field_name = "release" if released is None else "unseen"
+        return f"{field_name}: the offsets of the run are {run[0]} to {run[1] - 1}"
+    return _Entry(index, report, grant, finished, released & ~finished, unseen & ~released & ~finished)
 
 
 def _bits_of(offsets: Iterable[int], run: Span) -> int | None:
+    """Return offsets of a run as bits, None if one is outside the run."""
     return sharing.bits_in(((offset, offset + 1) for offset in offsets), run=run)
 
 
-class _Work:
-    """Reports on the runs of one node."""
+class _Recorder:
+    """Recorder of the reports of one member on the runs of one node."""
 
     def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
         self._node, self._group, self._owner = node, group, owner
-        self._found: dict[int, Recorded] = {}
+        self._outcomes: dict[int, Recorded] = {}
 
     def record(self, entries: Sequence[_Entry]) -> dict[int, Recorded]:
-        """Return what came of each, by its place."""
+        """Record entries. Return their outcomes by place, `unavailable` if the node failed."""
         try:
             whole = [entry for entry in entries if entry.done.whole]
+            # Whole runs first: the usual case, and one transaction for all of them. Counts come
+            # before offsets leave, because the row of a run goes with its last offset and cannot be
+            # counted then. Renewals come last, for runs whose other changes were recorded.
             self._finish(whole)
             self._count([entry for entry in entries if entry.done.begun is not None and not entry.done.whole])
             leaving = [entry for entry in entries if entry.finished or entry.released or entry.unseen]
             self._leave([entry for entry in leaving if self._state(entry) == ""])
             self._renew([entry for entry in entries if entry.done.renew and self._state(entry) in ("", "ok")])
-            self._name([entry for entry in entries if self._state(entry) == ""])
+            self._answer_from_row([entry for entry in entries if self._state(entry) == ""])
         except NodeUnavailable:
             for entry in entries:
-                self._found.setdefault(entry.place, Recorded(entry.done.queue, "unavailable"))
+                # Entries that were recorded before the failure keep their outcome.
+                self._outcomes.setdefault(entry.place, Recorded(entry.done.queue, "unavailable"))
         known_queues.touch(
-            self._group.id, {recorded.queue for recorded in self._found.values() if recorded.handled}
+            self._group.id, {recorded.queue for recorded in self._outcomes.values() if recorded.handled}
         )
-        return self._found
+        return self._outcomes
 
-    def _state(self, one: _Entry) -> str:
-        return self._found[one.place].state if one.place in self._found else ""
+    def _state(self, entry: _Entry) -> str:
+        return self._outcomes[entry.place].state if entry.place in self._outcomes else ""
 
-    def _answer(self, one: _Entry, state: str, *, handled: int = 0) -> None:
-        self._found[one.place] = Recorded(one.done.queue, state, "", handled)
+    def _answer(self, entry: _Entry, state: str, *, handled: int = 0) -> None:
+        self._outcomes[entry.place] = Recorded(entry.done.queue, state, "", handled)
 
     def _finish(self, entries: Sequence[_Entry]) -> None:
         if not entries:
             return
+        # Rows are locked in the order of their key, so that two calls do not deadlock.
         ordered = sorted(entries, key=lambda entry: entry.key)
         grants = [(entry.done.queue, entry.grant) for entry in ordered]
         group_id = self._group.id
-        finished = self._together(lambda session: run_sql.finish(session, group_id=group_id, grants=grants))
-        held = [entry for entry, was in zip(ordered, finished, strict=True) if was]
-        for entry in held:
+        finished = self._transact(lambda session: run_sql.finish(session, group_id=group_id, grants=grants))
+        held_entries = [entry for entry, is_held in zip(ordered, finished, strict=True) if is_held]
+        for entry in held_entries:
             self._answer(entry, "ok", handled=entry.grant.end - entry.grant.first)
-        self._name([entry for entry in ordered if entry not in held])
+        # A grant that did not match is lost or gone; only the row says which.
+        self._answer_from_row([entry for entry in ordered if entry not in held_entries])
 
-    def _together(self, change: Callable[[Session], list[bool]]) -> list[bool]:
-        """Make a change of several runs in one transaction, and again after a deadlock."""
-        for tries in _tries():
+    def _transact(self, change: Callable[[Session], list[bool]]) -> list[bool]:
+        """Change several runs in one transaction. After a rollback (a deadlock), try again."""
+        for attempt in _tries():
             try:
                 with self._node.reading() as session:
                     return change(session)
             except db_errors.RolledBack:
-                if tries == TRIES:
+                if attempt == TRIES:
                     raise
         raise AssertionError("the last try returns or raises")
 
     def _count(self, entries: Sequence[_Entry]) -> None:
-        """Write whether leases count as deliveries; what cannot be written is answered."""
+        """Write whether leases count as deliveries. Answer the entries that are refused."""
         if not entries:
             return
         ordered = sorted(entries, key=lambda entry: entry.key)
@@ -184,57 +199,66 @@ class _Work:
             for entry in ordered
         ]
         group_id = self._group.id
-        counted = self._together(lambda session: run_sql.count(session, group_id=group_id, counts=counts))
+        counted = self._transact(lambda session: run_sql.count(session, group_id=group_id, counts=counts))
         failed = []
-        for entry, was in zip(ordered, counted, strict=True):
-            if not was:
+        for entry, is_counted in zip(ordered, counted, strict=True):
+            if not is_counted:
                 failed.append(entry)
             elif not (entry.finished or entry.released or entry.unseen or entry.done.renew):
                 self._answer(entry, "ok")
-        self._name(failed)
+        self._answer_from_row(failed)
         for entry in failed:
+            # The grant holds, so the UPDATE was refused because of the delivery number.
             if self._state(entry) == "ok":
                 self._refuse_delivery(entry)
 
-    def _refuse_delivery(self, one: _Entry) -> None:
-        detail = f"delivery: {one.done.delivery} is not the number that came with this run"
-        self._found[one.place] = Recorded(one.done.queue, "invalid", detail)
+    def _refuse_delivery(self, entry: _Entry) -> None:
+        detail = f"delivery: {entry.done.delivery} is not the number that came with this run"
+        self._outcomes[entry.place] = Recorded(entry.done.queue, "invalid", detail)
 
-    def _name(self, entries: Sequence[_Entry]) -> None:
-        """Say of reports that changed nothing whether their run is as it was, another's, or nobody's."""
+    def _answer_from_row(self, entries: Sequence[_Entry]) -> None:
+        """Answer entries that changed nothing with the state of their grant."""
         if not entries:
             return
         with self._node.reading() as session:
             runs = self._runs(session, entries)
-        for one in entries:
-            self._answer(one, _standing(one, runs.get(one.key)))
+        for entry in entries:
+            self._answer(entry, _state_of_grant(entry, runs.get(entry.key)))
 
     def _runs(self, session: Session, entries: Iterable[_Entry]) -> dict[Key, Run]:
-        firsts = grouped((one.done.queue, one.grant.first) for one in entries)
+        firsts = grouped((entry.done.queue, entry.grant.first) for entry in entries)
         return run_sql.read_runs(session, group_id=self._group.id, firsts=firsts)
 
     def _leave(self, entries: Sequence[_Entry]) -> None:
-        left = list(entries)
-        for tries in _tries():
-            if not left:
+        """Let offsets leave their runs. Raises RolledBack if a row changes at each attempt."""
+        pending = list(entries)
+        for attempt in _tries():
+            if not pending:
                 return
             with self._node.reading() as session:
-                runs = self._runs(session, left)
-                left = [one for one in left if not self._left(session, one, runs.get(one.key))]
-            if tries == TRIES and left:
+                runs = self._runs(session, pending)
+                pending = [
+                    entry for entry in pending if not self._let_leave(session, entry, runs.get(entry.key))
+                ]
+            if attempt == TRIES and pending:
                 raise db_errors.RolledBack("Others change the same runs all the time.")
 
-    def _left(self, session: Session, one: _Entry, run: Run | None) -> bool:
-        """Record what left a run as it was read; False if it is not so any more."""
-        state = _standing(one, run)
+    def _let_leave(self, session: Session, entry: _Entry, run: Run | None) -> bool:
+        """Let the offsets of an entry leave a run. Return False if the row has changed since."""
+        state = _state_of_grant(entry, run)
         if state != "ok" or run is None:
-            self._answer(one, state)
+            self._answer(entry, state)
             return True
-        delivery = one.done.delivery or run.deliveries
+        delivery = entry.done.delivery or run.deliveries
+        # The row has the count with or without this lease. Another number never came with this run.
         if not run.deliveries <= delivery <= run.deliveries + 1:
-            self._refuse_delivery(one)
+            self._refuse_delivery(entry)
             return True
-        finished, released, unseen = (bits & run.left for bits in (one.finished, one.released, one.unseen))
+        finished, released, unseen = (
+            bits & run.left for bits in (entry.finished, entry.released, entry.unseen)
+        )
+        # Three transactions at most. Each is guarded by the row as the one before left it, so a
+        # repeat after a failure between them finds only the offsets that are still in the run.
         try:
             if finished and run_sql.leave(session, group_id=self._group.id, run=run, bits=finished) is None:
                 return False
@@ -246,47 +270,51 @@ class _Work:
                 return False
         except db_errors.RolledBack:
             return False
-        before = self._found[one.place].handled if one.place in self._found else 0
-        self._answer(one, "ok", handled=before + finished.bit_count())
+        handled_before = self._outcomes[entry.place].handled if entry.place in self._outcomes else 0
+        self._answer(entry, "ok", handled=handled_before + finished.bit_count())
         return True
 
     def _released(self, session: Session, run: Run, bits: int, deliveries: int) -> bool:
+        """Release messages of a run to any member. Return False if the row has changed since."""
         group_id = self._group.id
+        # A run that is released whole keeps its row: one UPDATE, instead of a delete and an insert.
         if bits == sharing.full(run.length) and deliveries == run.deliveries:
-            made = run_sql.release(session, group_id=group_id, run=run)
+            has_left = run_sql.release(session, group_id=group_id, run=run)
         else:
-            parts = run_sql.leave(
+            free_runs = run_sql.leave(
                 session, group_id=group_id, run=run, bits=bits, lease=Lease(), deliveries=deliveries
             )
-            made = parts is not None
-        if made:
+            has_left = free_runs is not None
+        if has_left:
             known_queues.freed(group_id, run.queue, runs=bits.bit_count())
-        return made
+        return has_left
 
     def _renew(self, entries: Sequence[_Entry]) -> None:
         if not entries:
             return
-        ordered = sorted(entries, key=lambda one: one.key)
-        grants = [(one.done.queue, one.grant) for one in ordered]
+        # In the order of their key, as in _finish().
+        ordered = sorted(entries, key=lambda entry: entry.key)
+        grants = [(entry.done.queue, entry.grant) for entry in ordered]
         lease = Lease(self._owner, self._group.lease_ms)
         with self._node.reading() as session:
-            kept = run_sql.renew(session, group_id=self._group.id, grants=grants, lease=lease)
-        for one, was in zip(ordered, kept, strict=True):
-            if was:
-                before = self._found.get(one.place, Recorded(one.done.queue, "ok"))
-                self._found[one.place] = before._replace(lease_ms=self._group.lease_ms)
+            renewed = run_sql.renew(session, group_id=self._group.id, grants=grants, lease=lease)
+        for entry, is_renewed in zip(ordered, renewed, strict=True):
+            if is_renewed:
+                outcome = self._outcomes.get(entry.place, Recorded(entry.done.queue, "ok"))
+                self._outcomes[entry.place] = outcome._replace(lease_ms=self._group.lease_ms)
 
 
 def _tries() -> Iterator[int]:
-    """Yield 1, 2, … up to TRIES, with pauses between."""
-    for tries in range(1, TRIES + 1):
-        if tries > 1:
-            time.sleep(random.uniform(0.001, 0.01) * tries)
-        yield tries
+    """Yield 1, 2, … up to TRIES, with pauses of random length between them."""
+    for attempt in range(1, TRIES + 1):
+        if attempt > 1:
+            time.sleep(random.uniform(0.001, 0.01) * attempt)
+        yield attempt
 
 
-def _standing(one: _Entry, run: Run | None) -> str:
-    """Return the state of a grant, by the row of its run."""
-    if run is None or run.epoch != one.grant.epoch:
+def _state_of_grant(entry: _Entry, run: Run | None) -> str:
+    """Return the state of a grant by the row of its run: `ok`, `lost` or `gone`."""
+    # Another epoch: the offsets of the group were reset, or its subscription was created again.
+    if run is None or run.epoch != entry.grant.epoch:
         return "gone"
-    return "ok" if run.grant_no == one.grant.number else "lost"
+    return "ok" if run.grant_no == entry.grant.number else "lost"

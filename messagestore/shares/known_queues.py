@@ -1,8 +1,9 @@
-"""Queues as share groups have them, remembered in this process for a second.
+"""Cache of the queues of share groups: bounds, position, number of runs, end of the first lease.
 
-Bounds, position, number of runs and the end of the first lease: so a member that waits, or asks where there
-is nothing, costs no statement of its own. What this process leases or frees it notes here at once; what
-others do it sees at the next reading. Nobody is given anything by what stands here: that the node decides.
+An entry lives for a second, so a member that waits, or finds nothing to lease, costs no statement
+of its own. Changes by this process are noted in the cache at once. Changes by other processes are
+seen at the next read. The cache only says where a lease is worth trying: the node decides every
+lease.
 """
 
 from __future__ import annotations
@@ -22,21 +23,24 @@ from messagestore.tables.shares import position_sql
 from messagestore.tables.shares.position_sql import ShareView
 from metadata.cache import snapshot
 
-BELIEVED_S = 1.0
-# A lease that is over, and cannot be had, is looked at again after so long.
+BELIEVED_S = 1.0  # lifetime of an entry
+# Pause before a run is tried again whose lease is over but could not be leased.
 OVERDUE_S = 0.1
-KEPT_S = 600.0  # what nobody asks for any more
-READABLE = ("read_write", "read_only")  # states of queues that have a position
-MAX_RUNS = 2_000  # of a group in a queue, about: they are counted at each reading
+KEPT_S = 600.0  # after this time without a read an entry is forgotten
+READABLE = ("read_write", "read_only")  # states of queues that share groups lease from
+# Runs of a group in a queue at which no new message is leased. Not exact: runs are counted once a
+# second.
+MAX_RUNS = 2_000
 Pair = tuple[int, int]  # group, queue
 
 
 @dataclass(slots=True)
 class Known:
-    """A queue of a group, as it was read at `read_at` (time.monotonic) and noted since.
+    """A queue of a group as read at `read_at` (time.monotonic), with the changes noted since.
 
-    `start`: no offset below it is to be leased. `due_at`: when the first lease ends, by the same clock.
-    `ripe`: the end of what is old enough for the group; None: all is.
+    `start` is the lowest offset that can be leased. `due_at` is the end of the first lease by the
+    same clock, None without a lease. `ripe` is the end of the messages that are old enough for the
+    group's delivery delay, None if it has none. `corrupt`: a hole was found since the read.
     """
 
     view: ShareView
@@ -49,14 +53,14 @@ class Known:
 
     @property
     def end(self) -> int:
-        """The end of what can be leased in one piece: durable, ripe, and below the next declared gap."""
+        """The end of the offsets that can be leased now: durable, ripe, below the next gap."""
         durable = board.known(self.view.queue)
         end = durable if self.ripe is None else min(durable, self.ripe)
         return min([end, *(first for first, _ in self.gaps if first > self.start)])
 
     @property
     def backlog(self) -> int:
-        """Number of offsets that can be leased."""
+        """Return the number of offsets that can be leased now."""
         return 0 if self.is_exhausted else max(0, self.end - self.start)
 
     @property
@@ -64,73 +68,79 @@ class Known:
         return self.view.runs >= MAX_RUNS
 
     def is_due(self) -> bool:
-        """Return True if a lease has ended."""
+        """Return True if a lease is over, so that its run may be leased again."""
         return self.due_at is not None and self.due_at <= time.monotonic()
 
     def leased_to(self, next_offset: int, *, due_in_s: float) -> None:
-        """Note where the position is now, and when the leases that moved it end."""
-        self.start = _behind_gaps(max(self.start, next_offset), self.gaps)
+        """Note the position after new leases, and that these end in `due_in_s` seconds."""
+        self.start = _skip_gaps(max(self.start, next_offset), self.gaps)
         due_at = time.monotonic() + due_in_s
         self.due_at = due_at if self.due_at is None else min(self.due_at, due_at)
 
 
 _known: dict[Pair, Known] = {}
-_missing: dict[Pair, float] = {}  # without a reader row, and when that was seen
-_touched: set[Pair] = set()  # whose committed offset may rise
+_missing: dict[Pair, float] = {}  # queues without a reader row → time.monotonic() of the read
+_touched: set[Pair] = set()  # queues in which messages were finished, so `committed` may rise
+# Guards `_touched` and `_turns`. `_known` and `_missing` need no lock: each change is one operation
+# on a dict.
 _guard = threading.Lock()
-_turns: dict[Pair, threading.Lock] = {}  # by group and node
+_turns: dict[Pair, threading.Lock] = {}  # (group, node) → lock of the thread that reads
 
 
 def known(*, group_id: int, node: Node, queues: Collection[int]) -> Mapping[int, Known]:
-    """{queue: what is known} of queues on one node in which the group has a position; read anew if it is old.
+    """Return the entries of queues on one node, by queue id. Outdated entries are read again.
 
-    Raises NodeUnavailable, `db_errors.*`.
+    Queues without a reader row of the group are left out. Raises NodeUnavailable, `db_errors.*`.
     """
-    if _old(group_id, queues):
-        with _turn_of(group_id, node.info.id):  # one thread reads for all
-            if old := _old(group_id, queues):
-                _read(group_id, node, old)
+    if _outdated(group_id, queues):
+        # One thread reads for all that wait here. The others find fresh entries at the second look.
+        with _turn_of(group_id, node.info.id):
+            if outdated := _outdated(group_id, queues):
+                _read(group_id, node, outdated)
     return {queue: _known[group_id, queue] for queue in queues if (group_id, queue) in _known}
 
 
 def prepare(node: Node) -> None:
-    """Make sure that a node has the tables: one of an earlier version gets them. Raises NodeUnavailable."""
+    """Create the tables of share groups on a node of an earlier version. Raises NodeUnavailable."""
     delayed_store.prepare(node)
 
 
 def forget(group_id: int, queue: int) -> None:
-    """Read a queue anew at its next use: it is not as it was thought to be."""
+    """Drop the entry of a queue that the node contradicted. It is read again at its next use."""
     _known.pop((group_id, queue), None)
 
 
 def freed(group_id: int, queue: int, *, runs: int) -> None:
     """Note that leases have ended, and wake members that wait for them."""
-    one = _known.get((group_id, queue))
-    if one is not None:
-        one.due_at = time.monotonic()
+    entry = _known.get((group_id, queue))
+    if entry is not None:
+        # Makes the next caller look for due runs, without a wait for the entry to expire.
+        entry.due_at = time.monotonic()
     board.wake_some(group_id, queue, most=runs)
 
 
 def look_for_due(session: Session, *, group_id: int, one: Known) -> None:
-    """Note when the next lease of a queue ends."""
+    """Read when the first lease of a queue ends, and note it."""
     queue = one.view.queue
     views = position_sql.read_views(session, group_id=group_id, queues=[queue])
     due_in_ms = views[queue].due_in_ms if queue in views else None
+    # A lease that is over already is tried again after a pause. Without it each call would read in
+    # vain.
     one.due_at = None if due_in_ms is None else time.monotonic() + max(due_in_ms / 1000, OVERDUE_S)
 
 
 def touch(group_id: int, queues: Collection[int]) -> None:
-    """Note that messages were finished."""
+    """Note queues in which messages were finished, for the loop that raises committed offsets."""
     with _guard:
         _touched.update((group_id, queue) for queue in queues)
 
 
 def taken_touched() -> set[Pair]:
-    """The (group, queue)s whose messages were finished since the last call."""
+    """Return the (group, queue) pairs that were touched since the last call, and forget them."""
     global _touched
     with _guard:
-        found, _touched = _touched, set()
-    return found
+        touched, _touched = _touched, set()
+    return touched
 
 
 def evict_except(queues: Collection[int]) -> None:
@@ -142,25 +152,25 @@ def evict_except(queues: Collection[int]) -> None:
 
 
 def evict_unused() -> None:
-    """Forget what was not read for long."""
+    """Forget entries that were not read for KEPT_S."""
     since = time.monotonic() - KEPT_S
-    for pair, one in list(_known.items()):
-        if one.read_at < since:
+    for pair, entry in list(_known.items()):
+        if entry.read_at < since:
             _known.pop(pair, None)
-    for pair, seen_at in list(_missing.items()):
-        if seen_at < since:
+    for pair, read_at in list(_missing.items()):
+        if read_at < since:
             _missing.pop(pair, None)
 
 
-def _old(group_id: int, queues: Collection[int]) -> list[int]:
-    """Those of some queues that are to be read, rising."""
+def _outdated(group_id: int, queues: Collection[int]) -> list[int]:
+    """Return the queues whose entry is missing or too old, in rising order."""
     since = time.monotonic() - BELIEVED_S
     return sorted(queue for queue in queues if _read_at((group_id, queue)) <= since)
 
 
 def _read_at(pair: Pair) -> float:
-    one = _known.get(pair)
-    return one.read_at if one is not None else _missing.get(pair, float("-inf"))
+    entry = _known.get(pair)
+    return entry.read_at if entry is not None else _missing.get(pair, float("-inf"))
 
 
 def _turn_of(group_id: int, node_id: int) -> threading.Lock:
@@ -169,36 +179,41 @@ def _turn_of(group_id: int, node_id: int) -> threading.Lock:
 
 
 def _read(group_id: int, node: Node, queues: Sequence[int]) -> None:
+    """Read queues of a node into the cache."""
     prepare(node)
     with node.reading() as session:
-        views = _started(
+        views = _start_positions(
             session, group_id, position_sql.read_views(session, group_id=group_id, queues=queues)
         )
         gaps = promotion_sql.read_all_gaps(session, queues=sorted(views)) if views else {}
-        ripe = {queue: _ripe(session, group_id, view) for queue, view in views.items()}
+        ripe = {queue: _read_ripe(session, group_id, view) for queue, view in views.items()}
+    # Only durable messages are leased. The barrier borrows a session of its own, so it comes after.
     durability.confirm(node_id=node.info.id, heads={queue: view.head for queue, view in views.items()})
     now = time.monotonic()
     for queue in queues:
         view = views.get(queue)
         if view is None:
+            # Remembered as well, so that a queue without a reader row is not read at each call.
             _known.pop((group_id, queue), None)
             _missing[group_id, queue] = now
             continue
-        mine = gaps.get(queue, ())
-        start = _behind_gaps(max(view.next_offset or 0, view.low), mine)
+        queue_gaps = gaps.get(queue, ())
+        start = _skip_gaps(max(view.next_offset or 0, view.low), queue_gaps)
         due_at = None if view.due_in_ms is None else now + view.due_in_ms / 1000
-        _known[group_id, queue] = Known(view, mine, start, now, due_at, ripe[queue])
+        _known[group_id, queue] = Known(view, queue_gaps, start, now, due_at, ripe[queue])
 
 
-def _started(session: Session, group_id: int, views: dict[int, ShareView]) -> dict[int, ShareView]:
-    """The views, once every position belongs to the epoch of its reader row."""
-    waiting = [queue for queue, view in views.items() if not view.has_started]
-    for queue in waiting:
+def _start_positions(session: Session, group_id: int, views: dict[int, ShareView]) -> dict[int, ShareView]:
+    """Start positions that lack the epoch of their reader row. Return the views after that."""
+    # After a reset, a promotion or a new subscription, the position starts again at `committed`.
+    unstarted = [queue for queue, view in views.items() if not view.has_started]
+    for queue in unstarted:
         position_sql.start(session, group_id=group_id, queue=queue)
-    return position_sql.read_views(session, group_id=group_id, queues=sorted(views)) if waiting else views
+    return position_sql.read_views(session, group_id=group_id, queues=sorted(views)) if unstarted else views
 
 
-def _ripe(session: Session, group_id: int, view: ShareView) -> int | None:
+def _read_ripe(session: Session, group_id: int, view: ShareView) -> int | None:
+    """Return the end of the messages that are old enough, None without a delivery delay."""
     delay_s = snapshot.current().delay_s(group_id, view.queue)
     if not delay_s:
         return None
@@ -207,10 +222,10 @@ def _ripe(session: Session, group_id: int, view: ShareView) -> int | None:
     return time_lookup.first_at(session, queue=view.queue, bounds=bounds, at_ms=before_ms)
 
 
-def _behind_gaps(offset: int, gaps: Sequence[tuple[int, int]]) -> int:
-    """Return an offset, or the end of the declared gap that it lies in.
+def _skip_gaps(offset: int, gaps: Sequence[tuple[int, int]]) -> int:
+    """Return the first offset at or above `offset` that is in no declared gap. `gaps` must rise.
 
-    >>> _behind_gaps(5, [(3, 9), (9, 12)]), _behind_gaps(5, [(6, 9)])
+    >>> _skip_gaps(5, [(3, 9), (9, 12)]), _skip_gaps(5, [(6, 9)])
     (12, 5)
     """
     for first, end in gaps:

@@ -1,13 +1,13 @@
-"""A member of a share group asks for messages: of which queue it gets runs, and what it waits for otherwise.
+"""Choose the queue a share group member leases runs from, or what it waits for without runs.
 
-Topics come in the order in which the member names them; the queues of one topic, and of its failed messages,
-take turns. Of the first queue that has something the member gets its share.
+Topics are tried in the order in which the member names them. Within a topic, its queues and those
+of its retry topic take turns. The member gets its fair share of the first queue that has messages.
 
-Queues that give nothing now have a `state`:
+Queues that cannot be leased from have a `state`:
 
     stopped         an operator stopped the group, the subscription or the queue in it
-    runs_exhausted  so many runs are leased that no new message is: members do not finish them
-    corrupt         a hole that nobody declared: a person must look
+    runs_exhausted  too many runs are leased and not finished, so no new message is leased
+    corrupt         an offset is missing without a declared gap: an operator must act
     unavailable     the node of the queue does not answer
 """
 
@@ -39,15 +39,17 @@ from metadata.errors import CatmqError, Code, NodeUnavailable, NotFound, Unavail
 from metadata.grouping import grouped
 from metadata.rules.groups import sharing
 
-EMPTY_RUNS = 20  # of which nothing is to be delivered, in a row: then the next call goes on
+EMPTY_RUNS = 20  # tries in a row without a deliverable message before the call returns
 
 _turn = itertools.count()
 
 
 class Wanted(NamedTuple):
-    """A member's call. `held`: texts of grants that it has, if those it does not know of are to be found.
+    """A member's request for messages.
 
-    `counts_begun`: the member says when it begins with a run; see taking.Asked.
+    `held`: the texts of the grants that the member has. If given, the call first returns other runs
+    that the member holds: those of a call whose answer was lost. `counts_begun`: the member reports
+    when it begins a run; see taking.Asked.
     """
 
     topics: Sequence[str]
@@ -58,9 +60,10 @@ class Wanted(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Runs for a member, and queues that give nothing, {queue: state}.
+    """Runs for a member, and the states of queues that cannot be leased from, by queue id.
 
-    `behind`: where new messages would come, {queue: offset}; `again_s`: when to look again all the same.
+    Without runs, `behind` has the offset of the next new message in each readable queue. The member
+    may wait until a head rises above one, for at most `again_s` seconds.
     """
 
     runs: list[Leased]
@@ -70,67 +73,74 @@ class Shared(NamedTuple):
 
 
 def group_of(consumer: ConsumerId) -> GroupInfo:
-    """The group of a consumer. Raises NotFound (group_not_found)."""
-    found = snapshot.current().groups.get(consumer.group_id)
-    if found is None:
-        snapshot.refresh()  # it may have been made a moment ago
-        found = snapshot.current().groups.get(consumer.group_id)
-    if found is None:
+    """Return the group of a consumer. Raises NotFound (group_not_found)."""
+    group = snapshot.current().groups.get(consumer.group_id)
+    if group is None:
+        snapshot.refresh()  # the group may have been created a moment ago
+        group = snapshot.current().groups.get(consumer.group_id)
+    if group is None:
         raise no_group(str(consumer.group_id))
-    return found
+    return group
 
 
 def lease(*, consumer: ConsumerId, wanted: Wanted) -> Shared:
-    """Lease runs to a member of a share group; none, and what to wait for, if there is nothing.
+    """Lease runs to a member of a share group. Without runs, the result says what to wait for.
 
-    Raises NotFound (group_not_found, subscription_not_found), NodeUnavailable when none of the nodes answers,
-    and OutcomeUnknown: then ask again with the grants that it holds.
+    Raises NotFound (group_not_found, subscription_not_found), NodeUnavailable if no node answers,
+    and OutcomeUnknown: then runs may be leased, and the member asks again with the grants that it
+    has (`held`).
     """
     group = group_of(consumer)
-    work = _Work(group, consumer, wanted)
+    call = _LeaseCall(group, consumer, wanted)
     topics = _topics(group, wanted.topics)
-    if wanted.held is not None and (runs := work.recovered(topics, wanted.held)):
+    if wanted.held is not None and (runs := call.recovered(topics, wanted.held)):
         return Shared(runs, {}, {})
     for topic in topics:
-        if runs := work.of_topic(_queues(group, topic)):
-            return Shared(runs, work.states, {})
-    work.raise_failure()
-    return Shared([], work.states, work.behind, work.again_s())
+        if runs := call.of_topic(_readable_queues(group, topic)):
+            return Shared(runs, call.states, {})
+    call.raise_failure()
+    return Shared([], call.states, call.behind, call.again_s())
 
 
 def _topics(group: GroupInfo, names: Sequence[str]) -> list[TopicInfo]:
-    """The topics called so, or all that the group reads."""
-    found = _read(group)
-    if not found or not set(names) <= found.keys():
+    """Return the named topics in order, or all topics that the group reads.
+
+    Raises NotFound (subscription_not_found).
+    """
+    topics_by_name = _subscribed_topics(group)
+    if not topics_by_name or not set(names) <= topics_by_name.keys():
         snapshot.refresh()  # another member may have just subscribed
-        found = _read(group)
-    missing = [name for name in names if name not in found]
+        topics_by_name = _subscribed_topics(group)
+    missing = [name for name in names if name not in topics_by_name]
     if missing:
-        what = f"Group {group.name} does not read {missing[0]}."
+        cause = f"Group {group.name} does not read {missing[0]}."
         raise NotFound(
-            f"{what} Subscribe: catmq subscribe {group.name} {missing[0]}", code=Code.SUBSCRIPTION_NOT_FOUND
+            f"{cause} Subscribe: catmq subscribe {group.name} {missing[0]}", code=Code.SUBSCRIPTION_NOT_FOUND
         )
-    return [found[name] for name in dict.fromkeys(names)] or [found[name] for name in sorted(found)]
+    return [topics_by_name[name] for name in dict.fromkeys(names)] or [
+        topics_by_name[name] for name in sorted(topics_by_name)
+    ]
 
 
-def _read(group: GroupInfo) -> dict[str, TopicInfo]:
-    known = snapshot.current()
-    ready = (one.topic_id for one in known.subscriptions_of(group.id) if one.state == "ready")
-    topics = (known.topics.get(topic_id) for topic_id in ready)
+def _subscribed_topics(group: GroupInfo) -> dict[str, TopicInfo]:
+    """Return the topics of the group's ready subscriptions by name, without retry topics."""
+    current = snapshot.current()
+    ready_ids = (s.topic_id for s in current.subscriptions_of(group.id) if s.state == "ready")
+    topics = (current.topics.get(topic_id) for topic_id in ready_ids)
     return {topic.name: topic for topic in topics if topic is not None and topic.failure_of is None}
 
 
-def _queues(group: GroupInfo, topic: TopicInfo) -> list[QueueInfo]:
-    """The queues of a topic and of its failed messages."""
-    known = snapshot.current()
-    failures = known.failure_topics.get((group.id, topic.id))
-    ids = (*topic.queues, *(failures.queues if failures is not None else ()))
-    there = (known.queues[queue] for queue in ids if queue in known.queues)
-    return [one for one in there if one.state in known_queues.READABLE]
+def _readable_queues(group: GroupInfo, topic: TopicInfo) -> list[QueueInfo]:
+    """Return the readable queues of a topic and of its retry topic."""
+    current = snapshot.current()
+    retry_topic = current.failure_topics.get((group.id, topic.id))
+    ids = (*topic.queues, *(retry_topic.queues if retry_topic is not None else ()))
+    infos = (current.queues[queue] for queue in ids if queue in current.queues)
+    return [info for info in infos if info.state in known_queues.READABLE]
 
 
-class _Work:
-    """One call on its way."""
+class _LeaseCall:
+    """One call of a member, with the failures and states that it met so far."""
 
     def __init__(self, group: GroupInfo, consumer: ConsumerId, wanted: Wanted) -> None:
         self.states: dict[int, str] = {}
@@ -138,75 +148,78 @@ class _Work:
         self._group, self._owner = group, consumer.text
         self._counts_begun = wanted.counts_begun
         self._budget = Budget(wanted.max_messages, wanted.max_bytes)
-        self._asked: set[int] = set()
+        self._tried: set[int] = set()
         self._failure: Unavailable | None = None
         self._again_at = time.monotonic() + known_queues.BELIEVED_S
 
     def recovered(self, topics: Sequence[TopicInfo], held: Collection[str]) -> list[Leased]:
-        """Runs of the member that it does not know of."""
-        queues = [queue for topic in topics for queue in _queues(self._group, topic)]
-        found: list[Leased] = []
-        for node_id, mine in grouped((one.node_id, one.id) for one in queues).items():
-            with self._asking(mine):
+        """Return runs that the member holds but does not list in `held`, each with a new lease."""
+        queues = [queue for topic in topics for queue in _readable_queues(self._group, topic)]
+        leased_runs: list[Leased] = []
+        for node_id, queue_ids in grouped((info.node_id, info.id) for info in queues).items():
+            with self._noting_failures(queue_ids):
                 node = node_pools.node(node_id)
                 runs = taking.held(
                     node=node,
                     group=self._group,
-                    queues=mine,
+                    queues=queue_ids,
                     owner=self._owner,
                     counts_begun=self._counts_begun,
                 )
-                unknown = [run for run in runs if run.grant.text not in held]
+                unlisted = [run for run in runs if run.grant.text not in held]
                 delivery = Delivery(node=node, group=self._group, budget=self._budget, recovered=True)
-                found += delivery.of(unknown)
-        return found
+                leased_runs += delivery.of(unlisted)
+        return leased_runs
 
     def of_topic(self, queues: Sequence[QueueInfo]) -> list[Leased]:
-        """Runs of the first queue that has something."""
+        """Lease runs from the first queue that has any, in rotating order."""
+        # The owner's hash lets members begin at different queues, and the counter lets each call
+        # begin at the next one. So no queue starves while another one always has messages.
         start = (crc32(self._owner.encode()) + next(_turn)) % max(1, len(queues))
-        served = [one for one in (*queues[start:], *queues[:start]) if not self._is_stopped(one)]
-        known = self._known(served)
-        for info in served:
-            one = known.get(info.id)
-            if one is not None and info.id not in self.states:
-                with self._asking([info.id]):
-                    if runs := self._of_queue(info, one):
+        running = [info for info in (*queues[start:], *queues[:start]) if not self._is_stopped(info)]
+        entries = self._read_known(running)
+        for queue_info in running:
+            entry = entries.get(queue_info.id)
+            if entry is not None and queue_info.id not in self.states:
+                with self._noting_failures([queue_info.id]):
+                    if runs := self._lease_from(queue_info, entry):
                         return runs
         return []
 
     def raise_failure(self) -> None:
-        """Raise what kept every queue from being read, if one thing did."""
-        away = [state == "unavailable" for state in self.states.values()]
-        if self._failure is not None and len(away) == len(self._asked) and all(away):
+        """Raise the last failure if every tried queue is unavailable. Otherwise do nothing."""
+        unavailable = [state == "unavailable" for state in self.states.values()]
+        if self._failure is not None and len(unavailable) == len(self._tried) and all(unavailable):
             raise self._failure
 
     def again_s(self) -> float:
-        """Return in how many seconds to look again."""
+        """Return the seconds until the next try makes sense without a new message."""
         return max(0.0, self._again_at - time.monotonic())
 
     def _is_stopped(self, info: QueueInfo) -> bool:
-        self._asked.add(info.id)
+        """Return True if the queue has a state already, `stopped` included. Marks it as tried."""
+        self._tried.add(info.id)
         if snapshot.current().stopped(self._group.id, info):
             self.states[info.id] = "stopped"
         return info.id in self.states
 
-    def _known(self, queues: Sequence[QueueInfo]) -> dict[int, Known]:
-        found: dict[int, Known] = {}
-        for node_id, mine in grouped((one.node_id, one.id) for one in queues).items():
-            with self._asking(mine):
-                found |= known_queues.known(
-                    group_id=self._group.id, node=node_pools.node(node_id), queues=mine
+    def _read_known(self, queues: Sequence[QueueInfo]) -> dict[int, Known]:
+        entries: dict[int, Known] = {}
+        for node_id, queue_ids in grouped((info.node_id, info.id) for info in queues).items():
+            with self._noting_failures(queue_ids):
+                entries |= known_queues.known(
+                    group_id=self._group.id, node=node_pools.node(node_id), queues=queue_ids
                 )
-        missing = [one.id for one in queues if one.id not in found and one.id not in self.states]
+        missing = [info.id for info in queues if info.id not in entries and info.id not in self.states]
         self.states |= dict.fromkeys(missing, "unavailable")
-        return found
+        return entries
 
     @contextmanager
-    def _asking(self, queues: Sequence[int]) -> Iterator[None]:
-        """Note for some queues why their node gave nothing."""
+    def _noting_failures(self, queues: Sequence[int]) -> Iterator[None]:
+        """Turn the failure of a node into states of its queues, so that others are still tried."""
         try:
             yield
-        except db_errors.Final as fault:  # a table is missing or was altered; others go on
+        except db_errors.Final as fault:  # a table is missing or was altered
             for queue in queues:
                 corruption.report(queue, offset=None, why=fault.detail)
                 self.states[queue] = "corrupt"
@@ -214,47 +227,57 @@ class _Work:
             self._failure = failure
             self.states |= dict.fromkeys(queues, "unavailable")
 
-    def _of_queue(self, info: QueueInfo, one: Known) -> list[Leased]:
+    def _lease_from(self, info: QueueInfo, entry: Known) -> list[Leased]:
+        """Lease runs of a queue. Without a message to deliver, note what to wait for."""
         node = node_pools.node(info.node_id)
         delivery = Delivery(node=node, group=self._group, budget=self._budget)
+        # Bounded, so that a group whose filter leaves out nearly all messages does not keep the
+        # thread.
         for _ in range(EMPTY_RUNS):
-            runs = [] if one.corrupt else self._runs(node, info.id, one)
+            runs = [] if entry.corrupt else self._lease_runs(node, info.id, entry)
             if not runs:
                 break
-            if found := self._delivered(node, delivery, runs):
-                return found
-            one.corrupt = bool(delivery.corrupt)
+            if leased := self._deliver(node, delivery, runs):
+                return leased
+            entry.corrupt = bool(delivery.corrupt)
         else:
-            self._again_at = 0.0  # there was something, of which nothing is for this group
-        self._wait_for(info.id, one)
+            # Runs were leased, but all their messages were filtered out, deleted or in a gap. More
+            # may follow, so the next call continues at once.
+            self._again_at = 0.0
+        self._wait_for(info.id, entry)
         return []
 
-    def _delivered(self, node: Node, delivery: Delivery, runs: Sequence[Run]) -> list[Leased]:
-        """The runs with their messages; where these cannot be read, the runs are given back."""
+    def _deliver(self, node: Node, delivery: Delivery, runs: Sequence[Run]) -> list[Leased]:
+        """Read the messages of leased runs. If that fails, put the runs back and re-raise."""
         try:
             return delivery.of(runs)
         except CatmqError:
-            with suppress(CatmqError):  # else they wait for the end of their lease
+            # The member never hears of these runs. If they cannot be put back either, other members
+            # get them when the lease ends.
+            with suppress(CatmqError):
                 for run in runs:
                     offsets = range(run.first, run.end)
                     taking.put_back(node=node, group_id=self._group.id, run=run, offsets=offsets)
             raise
 
-    def _runs(self, node: Node, queue: int, one: Known) -> list[Run]:
-        """Runs whose lease is over, else new ones."""
-        most = self._budget.rows(queue, self._budget.messages)
-        count = min(most, self._group.run_messages)
-        asked = Asked(self._group, self._owner, count, self._counts_begun)
-        if one.is_due() and (runs := taking.due(node=node, queue=queue, one=one, asked=asked)):
+    def _lease_runs(self, node: Node, queue: int, entry: Known) -> list[Run]:
+        """Lease runs whose lease is over, or new messages if there are none."""
+        max_rows = self._budget.rows(queue, self._budget.messages)
+        count = min(max_rows, self._group.run_messages)
+        request = Asked(self._group, self._owner, count, self._counts_begun)
+        if entry.is_due() and (runs := taking.due(node=node, queue=queue, one=entry, asked=request)):
             return runs
-        count = sharing.fair_cut(backlog=one.backlog, members=self._group.member_count, asked=most)
-        return taking.new(node=node, queue=queue, one=one, asked=asked._replace(messages=count))
+        # A first member would take all there is, and the others would wait for it to finish.
+        count = sharing.fair_cut(backlog=entry.backlog, members=self._group.member_count, asked=max_rows)
+        return taking.new(node=node, queue=queue, one=entry, asked=request._replace(messages=count))
 
-    def _wait_for(self, queue: int, one: Known) -> None:
-        if one.corrupt or one.is_exhausted:
-            self.states[queue] = "corrupt" if one.corrupt else "runs_exhausted"
+    def _wait_for(self, queue: int, entry: Known) -> None:
+        """Note the state of a queue without runs, or the offset and time to wait for."""
+        if entry.corrupt or entry.is_exhausted:
+            self.states[queue] = "corrupt" if entry.corrupt else "runs_exhausted"
             return
-        # What is too young, or behind a gap, is looked at again when the queue is read anew.
-        self.behind[queue] = max(one.start, one.end if one.ripe is None else board.known(queue))
-        if one.due_at is not None:
-            self._again_at = min(self._again_at, one.due_at)
+        # Messages that are too young, or lie above a gap, raise no head when they can be leased.
+        # They are found when the entry of the queue is read again.
+        self.behind[queue] = max(entry.start, entry.end if entry.ripe is None else board.known(queue))
+        if entry.due_at is not None:
+            self._again_at = min(self._again_at, entry.due_at)

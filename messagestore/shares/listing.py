@@ -1,4 +1,4 @@
-"""Runs of a share group, for people: who has which messages, and a lease that is to end."""
+"""Runs of a share group for operators: list who holds which messages, and end leases by hand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from metadata.groups.groups import GroupView
 
 @dataclass(frozen=True, slots=True)
 class LeasedRun:
-    """A run of a queue. `owner`: the member's name, None if nobody has it or the member is gone.
+    """A run of a queue.
 
-    `messages` are those that are not `finished`; `lease_left_ms` is negative when the lease is over.
+    `owner` is the member's name, None if the run is free or its member left the group. `messages`
+    counts the unfinished messages, `finished` the others. `lease_left_ms` is negative if the lease
+    is over.
     """
 
     topic: str
@@ -41,43 +43,45 @@ class LeasedRun:
 
     @property
     def is_leased(self) -> bool:
-        """Return True while its lease lasts."""
+        """Return True while the lease of the run lasts."""
         return self.lease_left_ms > 0
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedRuns:
-    """Runs by queue and offset, and the nodes that did not answer, {name: why}."""
+    """Runs by queue and offset. `away` has the nodes that did not answer, {name: reason}."""
 
     runs: tuple[LeasedRun, ...]
     away: Mapping[str, str]
 
 
 def runs(*, group: str, actor: Actor, queue: int | None = None, limit: int = 100) -> LeasedRuns:
-    """Runs of a share group, or of one of its queues, at most `limit`. Needs any right on the group.
+    """Return at most `limit` runs of a share group, or of one of its queues.
 
-    Raises NotFound, Conflict (group_settings_differ) for a group of another mode.
+    Needs any right on the group. Raises NotFound, and Conflict (group_settings_differ) if it is no
+    share group.
     """
     view = _share_group(group, actor)
-    owned = {one.queue: one for one in ownership.queues(group=group, actor=actor)}
-    wanted = [one for one in owned if queue in (None, one)]
-    if queue is not None and not wanted:
+    queue_rows = {row.queue: row for row in ownership.queues(group=group, actor=actor)}
+    queue_ids = [q for q in queue_rows if queue in (None, q)]
+    if queue is not None and not queue_ids:
         raise NotFound(f"Group {group} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND)
-    found: list[ListedRun] = []
+    listed_runs: list[ListedRun] = []
 
     def read(session: Session, queues: Sequence[int]) -> None:
-        found.extend(run_sql.list_runs(session, group_id=view.id, queues=queues, most=limit))
+        listed_runs.extend(run_sql.list_runs(session, group_id=view.id, queues=queues, most=limit))
 
-    nodes = sweeping.queues_by_node(wanted)
+    nodes = sweeping.queues_by_node(queue_ids)
     away = sweeping.ask(nodes, read, what=f"Runs of group {group}", prepare=known_queues.prepare)
-    names = {one.consumer_id_prefix: one.name for one in view.members}
-    shown = sorted(found, key=lambda one: (one.run.queue, one.run.first, one.run.end))[:limit]
-    return LeasedRuns(tuple(_shown(one, owned[one.run.queue], names) for one in shown), away)
+    names = {member.consumer_id_prefix: member.name for member in view.members}
+    # Each node returned its first runs up to `limit`, so the first of all nodes are among them.
+    selected = sorted(listed_runs, key=lambda r: (r.run.queue, r.run.first, r.run.end))[:limit]
+    return LeasedRuns(tuple(_leased_run(r, queue_rows[r.run.queue], names) for r in selected), away)
 
 
-def _shown(one: ListedRun, queue: ownership.QueueOwner, names: Mapping[str, str]) -> LeasedRun:
-    run = one.run
-    left = run.left.bit_count()
+def _leased_run(listed: ListedRun, queue: ownership.QueueOwner, names: Mapping[str, str]) -> LeasedRun:
+    run = listed.run
+    unfinished = run.left.bit_count()
     return LeasedRun(
         topic=queue.topic,
         queue=run.queue,
@@ -86,21 +90,23 @@ def _shown(one: ListedRun, queue: ownership.QueueOwner, names: Mapping[str, str]
         end=run.end,
         owner=names.get(run.owner.rpartition(".")[0]) if run.owner else None,
         deliveries=run.deliveries,
-        messages=left,
-        finished=run.length - left,
-        lease_left_ms=one.lease_left_ms,
+        messages=unfinished,
+        finished=run.length - unfinished,
+        lease_left_ms=listed.lease_left_ms,
     )
 
 
 def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
-    """End the leases of the runs of a queue that begin at an offset; return how many.
+    """End the leases of the runs of a queue that begin at an offset. Return the number of runs.
 
-    Its messages are delivered to the next member that asks. What the present one finishes until then counts.
-    Needs `manage` on the group. Raises NotFound, Conflict (group_settings_differ), NodeUnavailable.
+    Their messages are delivered to the next member that asks. Until then the present member may
+    still finish them. Needs `manage` on the group. Raises NotFound, Conflict
+    (group_settings_differ), NodeUnavailable.
     """
     access.require(actor, "manage", group, what="group")
     view = _share_group(group, actor)
     info = _queue(view, queue)
+    # Audited before the node changes, so that no lease ends without an audit row.
     with reachable():
         after = {"queue": queue, "first": first}
         audit.record(actor=actor, verb="release", kind="group", name=group, after=after)
@@ -112,14 +118,16 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
 
 
 def _queue(view: GroupView, queue: int) -> QueueInfo:
+    """Return a queue that the group reads. Raises NotFound if it reads no such queue."""
     info = snapshot.find_queue(queue)
-    reading = snapshot.current().subscription(view.id, info.topic_id)
-    if reading is None:
+    subscription = snapshot.current().subscription(view.id, info.topic_id)
+    if subscription is None:
         raise NotFound(f"Group {view.name} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND)
     return info
 
 
 def _share_group(group: str, actor: Actor) -> GroupView:
+    """Return a share group. Raises NotFound, and Conflict if the group has another mode."""
     view = groups.describe(name=group, actor=actor)
     if view.mode != "share":
         raise Conflict(

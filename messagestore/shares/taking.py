@@ -1,7 +1,8 @@
-"""Leases: runs of one queue for one member, first those whose lease is over, then new messages.
+"""Lease runs of one queue to a member: runs whose lease is over (due()), or new messages (new()).
 
-Callers of one (group, queue) in a worker share a transaction, so that the row of the position waits for
-workers and not for members. A run whose end was not seen is found again by its owner (`held`).
+Every lease of new messages locks the row of the group's position. So the calls of a worker for one
+(group, queue) share a transaction, and workers wait for that row instead of members. If the outcome
+of a lease is unknown, its owner finds the runs again with held().
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.rules.groups import sharing
 
-REPEATS = 3  # of what was rolled back
-PUT_BACK_TRIES = 8  # of a run that another call changes at the same time
-MOST_DUE = 20  # runs that are read at once
-MOST_HELD = 1_000  # runs of one member that are found again
+REPEATS = 3  # further attempts after a rollback
+PUT_BACK_TRIES = 8  # attempts to put back a run that another call changes at the same time
+MOST_DUE = 20  # due runs that one call reads
+MOST_HELD = 1_000  # runs of one member that held() returns
+# After these errors the calls that shared a transaction are repeated one by one.
 _SPOILED = (db_errors.RolledBack, db_errors.Final)
 
 
 class Asked(NamedTuple):
-    """A member's request for runs of one queue: new ones of `messages` together, as its fair share.
+    """A member's request for runs of one queue with `messages` messages together.
 
-    `counts_begun`: the member says when it begins, so a lease by itself is no delivery.
+    `counts_begun`: the member reports when it begins a run, so a lease alone does not count as a
+    delivery.
     """
 
     group: GroupInfo
@@ -48,7 +51,7 @@ class Asked(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A queue on its node, as all who take from it at a time see it."""
+    """A queue on its node, and the bounds of the offsets that a call may lease there."""
 
     node: Node
     group_id: int
@@ -59,6 +62,8 @@ class _Place(NamedTuple):
 
 
 class _Part(NamedTuple):
+    """The part of one call in a shared transaction: a lease for each wish."""
+
     place: _Place
     wishes: tuple[Wish, ...]
 
@@ -68,80 +73,92 @@ _guard = threading.Lock()
 
 
 def limit_of(group: GroupInfo, queue: int) -> int:
-    """The deliveries after which a message of a queue is dead; 0 where it cannot be: it has no place then."""
-    known = snapshot.current()
-    info = known.queues.get(queue)
-    topic = None if info is None else known.failure_topics.get((group.id, known.origin(info.topic_id)))
-    return group.max_deliveries if topic is not None else 0
+    """Return how many deliveries make a message of a queue a dead letter, 0 for no limit.
+
+    Without a retry topic there is no limit, because a dead letter could not be stored.
+    """
+    current = snapshot.current()
+    info = current.queues.get(queue)
+    retry_topic = (
+        None if info is None else current.failure_topics.get((group.id, current.origin(info.topic_id)))
+    )
+    return group.max_deliveries if retry_topic is not None else 0
 
 
 def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
-    """Take over what is due, at most `messages` together: whole runs, from the third delivery on one message.
+    """Take over runs whose lease is over, until they have the requested number of messages.
 
-    Raises NodeUnavailable, `db_errors.*`.
+    A run is taken whole. From the third delivery on, only its first message is taken, alone. Raises
+    NodeUnavailable, `db_errors.*`.
     """
     group_id, limit = asked.group.id, limit_of(asked.group, queue)
     with node.reading() as session:
-        found = run_sql.select_due(
+        due_runs = run_sql.select_due(
             session, group_id=group_id, queue=queue, epoch=one.view.epoch, most=MOST_DUE, limit=limit
         )
-        if not found:  # that lease was renewed, or its run is finished
+        # The lease that seemed to be over was renewed, or its run is finished.
+        if not due_runs:
             known_queues.look_for_due(session, group_id=group_id, one=one)
-        taken: list[Run] = []
-        for run in found:
+        taken_runs: list[Run] = []
+        for run in due_runs:
+            # A message that ends its workers must not take others along: they would become dead
+            # letters, too.
             alone = sharing.goes_alone(run.deliveries + 1, max_deliveries=limit)
-            if taken and (alone or sum(mine.left.bit_count() for mine in taken) >= asked.messages):
+            if taken_runs and (alone or sum(r.left.bit_count() for r in taken_runs) >= asked.messages):
                 break
-            taken += _taken_over(session, run, asked, alone=alone)
-            if taken and alone:
+            taken_runs += _take_over(session, run, asked, alone=alone)
+            if taken_runs and alone:
                 break
-    return taken
+    return taken_runs
 
 
-def _taken_over(session: Session, run: Run, asked: Asked, *, alone: bool) -> list[Run]:
-    """Take a run over, or with `alone` its first message; nothing if another member was quicker."""
+def _take_over(session: Session, run: Run, asked: Asked, *, alone: bool) -> list[Run]:
+    """Take over a run, or its first message if `alone`. Empty if another member was faster."""
     group_id, counted = asked.group.id, not asked.counts_begun
     try:
         if alone and run.length > 1:
             return _first_alone(session, run, asked)
-        won = run_sql.take_over(session, group_id=group_id, run=run, lease=asked.lease, counted=counted)
-    except db_errors.RolledBack:  # two members wanted it, and the server chose the other one
+        taken_run = run_sql.take_over(session, group_id=group_id, run=run, lease=asked.lease, counted=counted)
+    except db_errors.RolledBack:  # a deadlock with another member that takes the same run
         return []
-    return [] if won is None else [won]
+    return [] if taken_run is None else [taken_run]
 
 
 def _first_alone(session: Session, run: Run, asked: Asked) -> list[Run]:
-    """Lease the first message of a run alone; the others stay in it, free."""
+    """Lease the first message of a run as a run of its own. The others stay in the run, free."""
     counted = not asked.counts_begun
-    made = run_sql.leave(
+    lone_runs = run_sql.leave(
         session,
         group_id=asked.group.id,
         run=run,
-        bits=run.left & -run.left,
+        bits=run.left & -run.left,  # the lowest bit: the first unfinished message
         lease=asked.lease,
         deliveries=run.deliveries + counted,
     )
-    return [lone_run._replace(uncounted=not counted) for lone_run in made or ()]
+    return [lone_run._replace(uncounted=not counted) for lone_run in lone_runs or ()]
 
 
 def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
-    """Lease the next messages of a queue, together with others that ask now.
+    """Lease the next new messages of a queue, in one transaction with other calls of this worker.
 
-    Raises NodeUnavailable, and `db_errors.Ambiguous` where runs may be leased that nobody was told of.
+    Raises NodeUnavailable, and `db_errors.Ambiguous` if runs may be leased that no member knows of.
     """
     place = _Place(node, asked.group.id, queue, one.view.epoch, one.start, one.end)
     count = min(asked.messages, place.end - place.start)
     if count <= 0:
         return []
     limit = limit_of(asked.group, queue)
-    most = 1 if sharing.goes_alone(1, max_deliveries=limit) else asked.group.run_messages
-    # The first lease counts at once, so that most messages need no request before they begin. Where
-    # it is also the last one, a message that nobody began would be dead.
+    max_run_length = 1 if sharing.goes_alone(1, max_deliveries=limit) else asked.group.run_messages
+    # The first lease counts at once, so that most messages need no further request before they
+    # begin. If it is also the last one (`max_deliveries` is 1), it must not: else a message that no
+    # member began would be a dead letter.
     counted = not (asked.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
-    lease_ms, lengths = asked.group.lease_ms, sharing.cut(count, run_messages=most)
+    lease_ms, lengths = asked.group.lease_ms, sharing.cut(count, run_messages=max_run_length)
     part = _Part(place, tuple(Wish(asked.owner, length, lease_ms, counted) for length in lengths))
     for repeat in range(REPEATS + 1):
         try:
+            # A repeat has a transaction of its own, so that another call's part cannot spoil it
+            # again.
             return _together(part, alone=repeat > 0)
         except db_errors.RolledBack:
             if repeat == REPEATS:
@@ -151,79 +168,93 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
 
 
 def _together(part: _Part, *, alone: bool) -> list[Run]:
+    """Lease the runs of a part, in a shared transaction unless `alone`."""
     runs: list[Run] | None = None
+    # No result: the shared transaction failed. Another part may be the cause, so this one is tried
+    # alone.
     while runs is None:
         with _coalescer_of(part.place).turn(part, alone=alone) as turn:
             if parts := turn.items:
-                turn.results = _taken(parts)
+                turn.results = _lease_parts(parts)
         runs, alone = turn.result, True
     return runs
 
 
-def _taken(parts: Sequence[_Part]) -> list[list[Run]]:
-    """Take for all at once; the runs of each. One of another epoch than the first one's gets nothing."""
-    first = parts[0].place
-    mine = [part for part in parts if part.place.epoch == first.epoch]
-    wishes = [wish for part in mine for wish in part.wishes]
-    with first.node.writing() as session:
+def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
+    """Lease runs for all parts in one transaction. Return the runs of each part.
+
+    A part with another epoch than the first one gets none: its view of the queue is outdated, or
+    the first one's is.
+    """
+    place = parts[0].place
+    current_parts = [part for part in parts if part.place.epoch == place.epoch]
+    wishes = [wish for part in current_parts for wish in part.wishes]
+    with place.node.writing() as session:
         taken = run_sql.take(
             session,
-            group_id=first.group_id,
-            queue=first.queue,
-            epoch=first.epoch,
-            start=max(part.place.start for part in mine),
-            end=max(part.place.end for part in mine),
+            group_id=place.group_id,
+            queue=place.queue,
+            epoch=place.epoch,
+            # The parts may have read the queue at different moments: the latest bounds are valid
+            # for all.
+            start=max(part.place.start for part in current_parts),
+            end=max(part.place.end for part in current_parts),
             wishes=wishes,
         )
-    _note(first, taken, wishes)
+    _note_position(place, taken, wishes)
     runs = iter(taken.runs)
-    found = {id(part): [run for _ in part.wishes if (run := next(runs)) is not None] for part in mine}
-    return [found.get(id(part), []) for part in parts]
+    runs_by_part = {
+        id(part): [run for _ in part.wishes if (run := next(runs)) is not None] for part in current_parts
+    }
+    return [runs_by_part.get(id(part), []) for part in parts]
 
 
-def _note(place: _Place, taken: run_sql.Taken, wishes: Sequence[Wish]) -> None:
-    one = known_queues._known.get((place.group_id, place.queue))
+def _note_position(place: _Place, taken: run_sql.Taken, wishes: Sequence[Wish]) -> None:
+    """Note the position after a lease in the cache of queues."""
+    entry = known_queues._known.get((place.group_id, place.queue))
+    # The position has another epoch, or none: the offsets were reset since the queue was read.
     if taken.next_offset is None:
         known_queues.forget(place.group_id, place.queue)
-    elif one is not None and one.view.epoch == place.epoch:
-        one.leased_to(taken.next_offset, due_in_s=wishes[0].lease_ms / 1000)
+    elif entry is not None and entry.view.epoch == place.epoch:
+        entry.leased_to(taken.next_offset, due_in_s=wishes[0].lease_ms / 1000)
 
 
 def held(
     *, node: Node, group: GroupInfo, queues: Collection[int], owner: str, counts_begun: bool = False
 ) -> list[Run]:
-    """Runs that a member has, their leases begun anew. Raises NodeUnavailable."""
+    """Return the runs that a member holds, with renewed leases. Raises NodeUnavailable."""
     with node.reading() as session:
         runs = run_sql.select_held(
             session, group_id=group.id, queues=sorted(queues), owner=owner, most=MOST_HELD
         )
         grants = [(run.queue, run.grant) for run in runs]
         lease = Lease(owner, group.lease_ms)
-        kept = run_sql.renew(session, group_id=group.id, grants=grants, lease=lease) if grants else []
-    # The member never heard of them, so it has said nothing of their deliveries: only a first lease
+        renewed = run_sql.renew(session, group_id=group.id, grants=grants, lease=lease) if grants else []
+    # The member never received these runs, so it reported no delivery of them. Only a first lease
     # was counted when it was given.
     return [
         run._replace(uncounted=counts_begun and (run.grant_no > 1 or not run.deliveries))
-        for run, still in zip(runs, kept, strict=True)
-        if still
+        for run, is_renewed in zip(runs, renewed, strict=True)
+        if is_renewed
     ]
 
 
 def put_back(*, node: Node, group_id: int, run: Run, offsets: Collection[int]) -> Run | None:
-    """Let others lease messages of a run that were not delivered; this lease of them is not counted.
+    """Release undelivered messages of a run to other members, without counting this lease of them.
 
-    Return the run as its row stands after they left it. Return None if the lease of the run ended meanwhile,
-    or the row changes all the time: then nothing may be said of any of its messages. Raises NodeUnavailable.
+    Return the run as its row is afterwards. Return None if the run was leased again or finished
+    meanwhile, or its row changed at each attempt: then the run must not be delivered. Raises
+    NodeUnavailable.
     """
-    wanted = sum(1 << (offset - run.first) for offset in offsets)
+    offset_bits = sum(1 << (offset - run.first) for offset in offsets)
     with node.reading() as session:
         for _ in range(PUT_BACK_TRIES):
-            bits = wanted & run.left
-            if not bits or _left(session, group_id, run, bits):
+            bits = offset_bits & run.left
+            if not bits or _move_to_free_runs(session, group_id, run, bits):
                 known_queues.freed(group_id, run.queue, runs=1)
                 return run._replace(done=run.done | bits)
-            # Another call of the same member may have cut the run since it was read: a member that lost an
-            # answer asks again while the first call is still under way.
+            # Another call of the same member may have cut the run since it was read: a member that
+            # lost an answer calls again while the first call still runs.
             firsts = {run.queue: [run.first]}
             row = run_sql.read_runs(session, group_id=group_id, firsts=firsts).get(run.key)
             if row is None or row.grant != run.grant:
@@ -232,37 +263,39 @@ def put_back(*, node: Node, group_id: int, run: Run, offsets: Collection[int]) -
     return None
 
 
-def _left(session: Session, group_id: int, run: Run, bits: int) -> bool:
-    """Move messages of a run into free runs. Return False if its row is not as it was read."""
-    free, deliveries = Lease(), run.delivery - 1
+def _move_to_free_runs(session: Session, group_id: int, run: Run, bits: int) -> bool:
+    """Move messages of a run into free runs. Return False if the row is not as it was read."""
+    free_lease, deliveries = Lease(), run.delivery - 1
     try:
-        parts = run_sql.leave(
-            session, group_id=group_id, run=run, bits=bits, lease=free, deliveries=deliveries
+        free_runs = run_sql.leave(
+            session, group_id=group_id, run=run, bits=bits, lease=free_lease, deliveries=deliveries
         )
     except db_errors.RolledBack:  # a deadlock with the other call
         return False
-    return parts is not None
+    return free_runs is not None
 
 
 def _coalescer_of(place: _Place) -> NodeCoalescer[_Part, list[Run]]:
     pair = place.group_id, place.queue
-    known = _coalescers.get(pair)
-    if known is not None:
-        return known
-    new = NodeCoalescer[_Part, list[Run]](
-        limit_s=READ_TIMEOUT_S, take=_of_one_node, check=_check_reachable, apart_after=_SPOILED
+    existing = _coalescers.get(pair)
+    if existing is not None:
+        return existing
+    created = NodeCoalescer[_Part, list[Run]](
+        limit_s=READ_TIMEOUT_S, take=_count_of_one_node, check=_check_reachable, apart_after=_SPOILED
     )
+    # Two threads may create one at the same time. Both must use the same.
     with _guard:
-        return _coalescers.setdefault(pair, new)
+        return _coalescers.setdefault(pair, created)
 
 
-def _of_one_node(parts: Sequence[_Part]) -> int:
-    """Number of parts, from the first on, that make one transaction."""
-    others = (count for count, part in enumerate(parts) if part.place.node is not parts[0].place.node)
-    return next(others, len(parts))
+def _count_of_one_node(parts: Sequence[_Part]) -> int:
+    """Return how many leading parts are on one node, and so fit into one transaction."""
+    ends = (count for count, part in enumerate(parts) if part.place.node is not parts[0].place.node)
+    return next(ends, len(parts))
 
 
 def _check_reachable(part: _Part) -> None:
+    """Raise NodeUnavailable while the circuit of the node is open."""
     part.place.node.circuit.check()
 
 

@@ -1,7 +1,8 @@
-"""Upkeep of share groups: committed offsets, and runs of members that ended.
+"""Upkeep of share groups: raise committed offsets, and free the runs of departed members.
 
-All of it is harmless when two processes do it, and none of it is needed for messages to be delivered once
-more: a lease runs out by itself.
+Two processes may do it at the same time. Redelivery does not depend on it: a lease runs out by
+itself, and upkeep only makes that faster. Committed offsets are what retention, promotion and
+resets go by.
 """
 
 from __future__ import annotations
@@ -23,68 +24,74 @@ from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
-MOST_MISSING = 1_000  # runs of a queue that one pass looks at for messages that are gone
+MOST_MISSING = 1_000  # runs of a queue that one pass checks for deleted messages
 
 
 def run_once() -> None:
-    """Free the runs of members that ended, and commit what this process finished: one pass of a loop."""
+    """Free runs of departed members, and commit what this process finished: one pass of a loop."""
     free_departed()
     commit_touched()
     known_queues.evict_unused()
 
 
 def commit_touched() -> int:
-    """Raise the committed offsets of queues of which this process finished messages; return how many it
-    looked at. What fails is tried again by the next pass."""
+    """Raise the committed offsets of queues in which this process finished messages.
+
+    Return the number of these queues. A queue whose node fails is tried again in the next pass.
+    """
     pairs = known_queues.taken_touched()
-    known = snapshot.current().queues
-    for node_id, mine in grouped(
-        (known[pair[1]].node_id, pair) for pair in pairs if pair[1] in known
+    queue_infos = snapshot.current().queues
+    for node_id, node_pairs in grouped(
+        (queue_infos[pair[1]].node_id, pair) for pair in pairs if pair[1] in queue_infos
     ).items():
         try:
-            commit(node_id, mine)
+            commit(node_id, node_pairs)
         except CatmqError as error:
             log.warning("Share groups on node %d commit later: %s", node_id, error.detail)
-            for group_id, queue in mine:
+            # Put back into the set, which taken_touched() has emptied.
+            for group_id, queue in node_pairs:
                 known_queues.touch(group_id, [queue])
     return len(pairs)
 
 
 def commit(node_id: int, pairs: Iterable[Pair]) -> None:
-    """Raise the committed offset of each (group, queue) on a node to its lowest unfinished offset."""
+    """Raise the committed offset of each (group, queue) of a node to its lowest unfinished one."""
     with node_pools.node(node_id).reading() as session:
         for group_id, queue in pairs:
-            found = position_sql.read_floor(session, group_id=group_id, queue=queue)
-            if found is not None:
-                position_sql.raise_committed(session, group_id=group_id, queue=queue, to=found)
+            floor = position_sql.read_floor(session, group_id=group_id, queue=queue)
+            # Never lowers `committed`, and changes nothing if the offsets were reset since the
+            # read.
+            if floor is not None:
+                position_sql.raise_committed(session, group_id=group_id, queue=queue, to=floor)
 
 
 def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
-    """Let messages leave their runs that nobody can get any more; return how many.
+    """Remove messages from runs that can no longer be delivered. Return the number of messages.
 
-    They are below the log start offset or in a declared gap. When a member asks for such a run it
-    would find that out. Without one the lag of the group would count them until somebody comes. A
-    run whose lease lasts is left alone: its member has the messages, and its report is welcome.
+    They are below the log start offset or in a declared gap. A member that leases such a run would
+    remove them as well, but without members the lag would count them for as long as nobody asks.
+    Runs whose lease lasts are left alone: their member has the messages, and may still report on
+    them.
     """
     view = one.view
     next_offset = view.next_offset or 0
     spans = [(0, view.low), *(gap for gap in one.gaps if gap[0] < next_offset)]
-    below = max(end for _, end in spans)
-    if not view.runs or view.committed >= below:
+    missing_end = max(end for _, end in spans)
+    if not view.runs or view.committed >= missing_end:
         return 0
     dropped = 0
     with node_pools.node(node_id).reading() as session:
-        over = run_sql.select_over(
+        expired_runs = run_sql.select_over(
             session,
             group_id=group_id,
             queue=view.queue,
             epoch=view.epoch,
-            below=below,
+            below=missing_end,
             most=MOST_MISSING,
         )
-        for run in over:
+        for run in expired_runs:
             bits = run.left & sharing.bits_within(spans, run=(run.first, run.end))
-            # A run that somebody took meanwhile is not as it was read. It is not changed then.
+            # A run that a member leased meanwhile is not as it was read, so it is not changed.
             if bits and run_sql.leave(session, group_id=group_id, run=run, bits=bits) is not None:
                 dropped += bits.bit_count()
     if dropped:
@@ -94,16 +101,17 @@ def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
 
 
 def free_departed() -> int:
-    """End the leases of members that this process saw leave or expire; return how many runs that freed."""
-    known = snapshot.current()
+    """End the leases of members that this process saw leave or expire. Return the run count."""
+    current = snapshot.current()
     return sum(
-        _freed(known.groups[group_id], owner)
+        _free_runs(current.groups[group_id], owner)
         for group_id, owner in departures.taken()
-        if group_id in known.groups
+        if group_id in current.groups
     )
 
 
-def _freed(group: GroupInfo, owner: str) -> int:
+def _free_runs(group: GroupInfo, owner: str) -> int:
+    """End the leases of a member on all nodes of its group. On a node that fails they run out."""
     count = 0
     for node_id, queues in places(group).items():
         with sweeping.later(f"Release of what a member of group {group.name} leased on node {node_id}"):
@@ -117,14 +125,14 @@ def _freed(group: GroupInfo, owner: str) -> int:
 
 
 def places(group: GroupInfo) -> dict[int, list[QueueInfo]]:
-    """The queues that a group reads, those of its failed messages included, by node."""
-    return grouped((info.node_id, info) for info in _read(group))
+    """Return the readable queues of a group, including those of its retry topics, by node id."""
+    return grouped((info.node_id, info) for info in _readable_queues(group))
 
 
-def _read(group: GroupInfo) -> Iterator[QueueInfo]:
-    known = snapshot.current()
-    for one in known.subscriptions_of(group.id):
-        topic = known.topics.get(one.topic_id)
-        if topic is not None and one.state == "ready":
-            there = (known.queues[queue] for queue in topic.queues if queue in known.queues)
-            yield from (info for info in there if info.state in known_queues.READABLE)
+def _readable_queues(group: GroupInfo) -> Iterator[QueueInfo]:
+    current = snapshot.current()
+    for subscription in current.subscriptions_of(group.id):
+        topic = current.topics.get(subscription.topic_id)
+        if topic is not None and subscription.state == "ready":
+            infos = (current.queues[queue] for queue in topic.queues if queue in current.queues)
+            yield from (info for info in infos if info.state in known_queues.READABLE)
