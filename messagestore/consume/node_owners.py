@@ -111,7 +111,9 @@ def owned(consumer: ConsumerId) -> list[OwnedQueue]:
         return []
     owned_queues = []
     for queue, epoch in _owned(consumer.group_id).get(consumer.text, ()):
-        info = current.queues[queue]
+        info = current.queues.get(queue)
+        if info is None:  # deleted since the nodes were asked
+            continue
         topic = current.topics[info.topic_id]
         origin = current.topics.get(topic.failure_of) if topic.failure_of is not None else None
         stopped = current.stopped(group.id, info)

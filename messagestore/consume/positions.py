@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple, TypeVar
 
 from messagestore.consume import instances, node_owners
@@ -21,7 +21,7 @@ from messagestore.tables import queue_sql, reader_sql
 from messagestore.tables.shapes import Position, ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
-from metadata.errors import Code, Conflict, MetadataUnavailable, NodeUnavailable, Unavailable
+from metadata.errors import Code, Conflict, MetadataUnavailable, NodeUnavailable, NotFound, Unavailable
 from metadata.grouping import grouped
 from metadata.groups import ownership
 from metadata.membership import history
@@ -160,7 +160,9 @@ def _acquire(
             "Group %d lacks a reader row for queue %d: run manage.py verify", consumer.group_id, claim.queue
         )
     for claim, epoch in outdated:
-        _adopt(consumer, claim, epoch)
+        # If the subscription ended meanwhile, the claim stays fenced. Other queues are acquired.
+        with suppress(NotFound):
+            _adopt(consumer, claim, epoch)
 
 
 def _claim(

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import lag, offset_reset, positions, pull
+from messagestore.consume import lag, node_owners, offset_reset, positions, pull
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -26,6 +26,7 @@ from metadata.cache import snapshot
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
+    Code,
     Forbidden,
     Invalid,
     MetadataUnavailable,
@@ -629,6 +630,38 @@ def test_an_owner_that_comes_between_node_and_metadata_gets_the_queue_in_the_end
     again = take_over(member)[queues[0]]
     answer = pull_one(member, queues[0], again)
     assert (answer.state, lag.group_offsets(group="billing", actor=ACTOR)[0].committed) == ("ok", 2)
+
+
+def test_a_subscription_that_ends_while_an_epoch_is_adopted_does_not_hinder_other_queues(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = join()
+    epochs = take_over(member)
+    monkeypatch.setattr(ownership, "adopt_node_epoch", lambda **_: 0)  # as if the broker had died before
+    reset = {"group": "billing", "topic": "orders", "queues": [queues[0]], "actor": ACTOR}
+    offset_reset.reset(**reset, target=Target("earliest"))
+
+    def ended(**_: Any) -> int:
+        raise NotFound("no subscription", code=Code.SUBSCRIPTION_NOT_FOUND)
+
+    monkeypatch.setattr(ownership, "adopt_node_epoch", ended)
+    claims = [Claim(queue, epochs[queue]) for queue in queues[:2]]
+    states = [acquired.state for acquired in positions.acquire(consumer=member, queues=claims)]
+    assert states == ["fenced", "ok"]
+
+
+def test_owners_that_are_remembered_do_not_name_a_queue_that_was_deleted(
+    queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_owners, "BELIEVED_S", 60.0)
+    member = join()
+    take_over(member)
+    node_owners._remembered.clear()
+    assert {owned.queue for owned in node_owners.owned(member)} == {*queues}
+    subscriptions.delete(group="billing", topic="orders", actor=ACTOR)
+    topics.delete(name="orders", confirm="orders", actor=ACTOR)
+    snapshot.refresh()
+    assert node_owners.owned(member) == []
 
 
 def test_resets_are_undone_one_after_the_other_and_an_undo_too(queues: list[int]) -> None:
