@@ -1,11 +1,13 @@
-"""The way of messages that name no queue: the same wherever and whenever the batch is repeated.
+"""Routing of messages that name no queue. Every broker routes a repeat like the first try.
 
-It follows from the batch id and how the topic routes. That changes when the topic is expanded or shrunk, when
-a queue is retired, or when `keyed` is set, and each change leaves the former routing behind. A batch goes by
-the one that was in force at the time in its id: a repeat goes by that of its first try, through any broker.
+The queue follows from the batch id and the topic's routing. The routing changes when the topic is
+expanded or shrunk, when a queue is retired, or when `keyed` is set. Metadata keeps each former
+routing with the time of its end. A batch uses the routing that was in force at the time in its
+id, so a repeat finds the record of its first try even if the topic has changed since.
 
-That time is the client's clock. One that is ahead may have given an id of after a change to a batch that was
-tried before it; so for an hour of such times the parts of the former routings are looked for, too.
+The time in the id is the client's clock. If that clock runs ahead, a batch that was tried before
+a change carries a time after it. So for one hour after a change, its former routing is checked as
+well.
 """
 
 from __future__ import annotations
@@ -18,42 +20,45 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import Routing, TopicInfo
 from metadata.rules.topics import routing_rules
 
-AHEAD_MS = 3_600_000  # so far may the clock of a client that names no queue be ahead
+AHEAD_MS = 3_600_000  # how far the clock of a client that names no queue may run ahead
 _FOR_EVER = 1 << 62
 
 
 def now(topic: TopicInfo) -> Routing:
-    """Return how a topic routes from its last change on.
-
-    The closed queues among those that are read count, so that a repeat of a send that was stored just before
-    its queue was closed comes by there, and is found.
-    """
-    known = snapshot.current().queues
+    """Return the topic's current routing, which includes its read-only queues."""
+    queues = snapshot.current().queues
     states = ("read_write", "read_only")
-    live = tuple(one for one in topic.queues if one in known and known[one].state in states)
+    # Read-only queues count: a send that was stored just before its queue was closed is repeated
+    # through the same queue, so the repeat is recognized.
+    live = tuple(q for q in topic.queues if q in queues and queues[q].state in states)
     return Routing(topic.layout, topic.keyed, live or topic.queues, _FOR_EVER)
 
 
 def of_batch(topic: TopicInfo, batch_id: UUID) -> Routing:
-    """Return what was in force at the time in a batch id."""
+    """Return the routing that was in force at the time inside the batch id."""
     at_ms = batch_ids.time_ms(batch_id)
-    return next((one for one in _earlier(topic) if at_ms < one.until_ms), None) or now(topic)
+    return next((routing for routing in _earlier(topic) if at_ms < routing.until_ms), None) or now(topic)
 
 
 def before_batch(topic: TopicInfo, batch_id: UUID) -> Iterator[Routing]:
-    """Return what was in force so shortly before that a client's clock may run ahead, the last first."""
+    """Yield former routings that ended up to AHEAD_MS before the batch id's time, latest first.
+
+    A batch of a client whose clock runs ahead may have been tried under one of them.
+    """
     at_ms = batch_ids.time_ms(batch_id)
-    for one in reversed(_earlier(topic)):
-        if one.until_ms <= at_ms < one.until_ms + AHEAD_MS:
-            yield one
+    for routing in reversed(_earlier(topic)):
+        if routing.until_ms <= at_ms < routing.until_ms + AHEAD_MS:
+            yield routing
 
 
 def _earlier(topic: TopicInfo) -> list[Routing]:
-    """Those of which every queue is left. One is removed when nothing that was sent to it is remembered."""
-    known = snapshot.current().queues
-    return [one for one in topic.earlier if known.keys() >= set(one.queues)]
+    """Return the topic's former routings, oldest first, without those that name a removed queue."""
+    queues = snapshot.current().queues
+    # A queue is removed only after the batch records of its sends have expired: a routing that
+    # names it can no longer lead to the record of an earlier try.
+    return [routing for routing in topic.earlier if queues.keys() >= set(routing.queues)]
 
 
 def anywhere(routing: Routing, batch_id: UUID) -> list[int]:
-    """The queues for messages that may go to any, the best first."""
+    """Return the queues for messages without a key, in the batch's order of preference."""
     return routing_rules.candidates(batch_id, routing.queues)

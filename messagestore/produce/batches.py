@@ -1,4 +1,4 @@
-"""Records of sent batches, so that a repeat is stored once: for two days."""
+"""Expiry of `sent_batch` records, which make the repeat of a send harmless for two days."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from metadata.rules.topics.retention import clock_problem
 
 log = logging.getLogger(__name__)
 KEPT_HOURS = 48
-CHUNK = 5_000  # rows in one transaction: short enough that no send waits for it
-MOST_CHUNKS = 200  # in one pass and node; what is left waits for the next pass
+CHUNK = 5_000  # rows in one transaction, which is short enough that no send waits for it
+MOST_CHUNKS = 200  # transactions in one pass over a node; the next pass deletes the rest
 
 
 def expire(*, hours: int = KEPT_HOURS, chunk: int = CHUNK) -> int:
-    """Delete the records of every node that are older than `hours`, and return how many. Bounded.
+    """Delete batch records older than `hours` from every node. Return the number of rows.
 
-    Nothing where a clock cannot be trusted: what looks old may have been sent a moment ago, and its repeat
-    would be stored again.
+    At most MOST_CHUNKS transactions of `chunk` rows run on each node. Nodes that cannot be
+    reached, or whose clock cannot be trusted, are skipped and logged.
     """
-    jumped = clock_marks.look(confirm=False)
-    if jumped is not None:
-        log.warning("Batch records are not deleted now: %s", jumped)
+    # After a clock jumped ahead, a record that looks old may belong to a send of a moment ago.
+    # Without the record, the repeat of that send would be stored a second time.
+    clock_jump = clock_marks.look(confirm=False)
+    if clock_jump is not None:
+        log.warning("Batch records are not deleted now: %s", clock_jump)
         return 0
-    done = 0
+    deleted = 0
     for node_id, info in snapshot.current().nodes.items():
         try:
-            done += _expire(node_id, hours, chunk)
+            deleted += _expire(node_id, hours, chunk)
         except CatmqError as error:
             log.warning("Batch records of node %s are not deleted now: %s", info.name, error.detail)
-    return done
+    return deleted
 
 
 def _expire(node_id: int, hours: int, chunk: int) -> int:
     with node_pools.node(node_id).reading() as session:
         now = node_sql.now_ms(session)
+    # The node compares `stored_at` with its own clock, so that clock is checked as well.
     problem = clock_problem(now_ms=now, reference_ms=ms(database_now()), newest_ms=None)
     if problem is not None:
         log.warning("Batch records of node %d are not deleted now: %s", node_id, problem)

@@ -1,8 +1,9 @@
-"""Delayed messages that still wait: looked at, counted, recalled.
+"""Lists, counts and recalls of delayed messages before their delivery.
 
-A recall deletes the row and remembers that under the id under which a move would be remembered, so of a
-message that is recalled and moved at once exactly one happens, and whoever repeats a recall hears the same.
-It is an act on data like a send, so it is logged and not audited.
+A recall deletes the row, and records that in `sent_batch` under the same id as a delivery would.
+So if a message is recalled and delivered at the same time, exactly one of the two happens, and a
+repeated recall gets the same answer. A recall is an act on data like a send, so it is logged and
+not audited.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class WaitingMessage:
-    """A delayed message; times in ms since 1970 UTC by its node's clock."""
+    """A delayed message. Times are in ms since 1970 UTC by its node's clock."""
 
     message_id: str
     row: DelayedRow
@@ -44,8 +45,12 @@ class WaitingMessage:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Delayed messages of a topic in the order of their ids, the `after` of the next page (None: no more),
-    and how many wait in all, counted up to MOST_COUNTED on each node. `away`: nodes that did not answer."""
+    """A page of the delayed messages of a topic, in the order of their ids.
+
+    `next`: the `after` of the next page, None if this is the last one. `count`: number of the
+    topic's delayed messages, counted up to MOST_COUNTED on each node. `away`: names of nodes that
+    did not answer.
+    """
 
     messages: tuple[WaitingMessage, ...]
     next: str | None
@@ -54,11 +59,13 @@ class Waiting:
 
 
 def recall(*, message_id: str, actor: Actor) -> None:
-    """Take a delayed message back before it is due. Needs `produce` on its topic. A repeat is harmless.
+    """Delete a delayed message before its delivery. Needs the right `produce` on its topic.
 
-    Raises Conflict (already_delivered), NotFound (message_not_found: it never was, or left two days ago or
-    more), Invalid, NodeUnavailable.
+    A repeat is harmless. Raises Conflict (already_delivered), NotFound (message_not_found: the
+    message never existed, or was delivered or recalled two days ago or earlier), Invalid,
+    NodeUnavailable.
     """
+    # The id of a message in a queue: it is not delayed, or its delivery has happened.
     if not message_id.startswith("d"):
         queue, _ = parse_message_id(message_id)
         _allow(queue, message_id, actor)
@@ -69,67 +76,77 @@ def recall(*, message_id: str, actor: Actor) -> None:
     node = delayed_store.prepared(node_id)
     for _ in range(_TRIES):
         with node.reading() as session:
-            found = delayed_sql.read_delayed(session, rows=[row])
-        if not found:
-            return _gone(node, message_id, row, actor)
-        if _taken_back(node, message_id, found[0], actor):
+            rows = delayed_sql.read_delayed(session, rows=[row])
+        # The row may be moved or retargeted between the read and the delete, so the loop reads
+        # again.
+        if not rows:
+            return _check_recalled(node, message_id, row, actor)
+        if _try_recall(node, message_id, rows[0], actor):
             log.info("%s %s deleted delayed message %s", actor.kind, actor.name, message_id)
             return None
-    raise _delivered(message_id)  # due, and on its way to another node
+    raise _delivered(message_id)  # the message is due, and is being copied to another node
 
 
-def _taken_back(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> bool:
+def _try_recall(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> bool:
+    """Delete a delayed row. Return False if it was not deleted, or if that is unknown."""
     _allow(row.queue, message_id, actor)
-    here = snapshot.find_queue(row.queue).node_id == node.info.id
+    # A due row for a queue of another node may have been copied there already. It is not deleted,
+    # because the copy would still be delivered.
+    on_own_node = snapshot.find_queue(row.queue).node_id == node.info.id
     leaving = Leaving(row.id, row.queue, moved_id(node.info.id, row.id))
     try:
         with node.writing() as session:
-            return delayed_sql.leave_delayed(session, leaving=leaving, message_count=0, also_due=here)
+            return delayed_sql.leave_delayed(session, leaving=leaving, message_count=0, also_due=on_own_node)
     except db_errors.Ambiguous:
-        return False  # the next look says what became of it
+        return False  # the caller reads the row again
 
 
-def _gone(node: Node, message_id: str, row: int, actor: Actor) -> None:
-    """Say what became of a row that does not wait any more; nothing, if it was recalled."""
+def _check_recalled(node: Node, message_id: str, row: int, actor: Actor) -> None:
+    """Return if a row that no longer exists was recalled. Raises Conflict if it was delivered.
+
+    Raises NotFound if `sent_batch` has no record of it.
+    """
     with node.reading() as session:
-        left = message_sql.find_batch(session, batch_id=moved_id(node.info.id, row))
-    if left is None:
+        departure = message_sql.find_batch(session, batch_id=moved_id(node.info.id, row))
+    if departure is None:
         raise _not_found(message_id)
-    _allow(left.queue or left.first_offset, message_id, actor)
+    # The record of a row that left by a recall or a copy has queue 0 and the queue in first_offset.
+    _allow(departure.queue or departure.first_offset, message_id, actor)
+    # The record may be visible before it is on disk, and the answer must still hold after a crash.
     durability.confirm(node_id=node.info.id)
-    if left.queue:
-        raise _delivered(message_id, f" as {stored_id(left.queue, left.first_offset)}")
-    if left.message_count:
+    if departure.queue:
+        raise _delivered(message_id, f" as {stored_id(departure.queue, departure.first_offset)}")
+    if departure.message_count:
         raise _delivered(message_id)
 
 
 def _allow(queue: int, message_id: str, actor: Actor) -> None:
-    """Raise NotFound unless the queue's topic is there, Forbidden unless the actor may send to it.
-
-    Who has no right on the topic hears the same as of an id that never was: not that there is such a topic.
-    """
-    known = snapshot.current()
-    info = known.queues.get(queue)
-    topic = known.topics.get(info.topic_id) if info is not None else None
+    """Raise NotFound if the queue has no topic, Forbidden if the actor may not send to it."""
+    # An actor without any right on the topic gets the answer for an unknown id, so that the
+    # answer does not reveal that the topic exists.
+    view = snapshot.current()
+    info = view.queues.get(queue)
+    topic = view.topics.get(info.topic_id) if info is not None else None
     if topic is None or not access.sees(actor, topic.name):
         raise _not_found(message_id)
     access.require(actor, "produce", topic.name)
 
 
-def _delivered(message_id: str, where: str = "") -> Conflict:
-    return Conflict(f"Message {message_id} is in its queue{where}.", code=Code.ALREADY_DELIVERED)
+def _delivered(message_id: str, place: str = "") -> Conflict:
+    return Conflict(f"Message {message_id} is in its queue{place}.", code=Code.ALREADY_DELIVERED)
 
 
 def _not_found(message_id: str) -> NotFound:
-    what = f"No delayed message {message_id} waits, and none was delivered in the last two days."
-    return NotFound(what, code=Code.MESSAGE_NOT_FOUND)
+    cause = f"No delayed message {message_id} waits, and none was delivered in the last two days."
+    return NotFound(cause, code=Code.MESSAGE_NOT_FOUND)
 
 
 def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: Actor) -> Waiting:
-    """At most `limit` delayed messages of a topic above the id `after`, and about as many bytes as an answer
-    may have. Needs `browse` on it.
+    """Return up to `limit` delayed messages of a topic with ids above `after`.
 
-    Raises NotFound (topic_not_found), Invalid, NodeUnavailable when no node answers.
+    Needs the right `browse` on the topic. A page ends early when its bodies reach
+    config.max_pull_bytes. Raises NotFound (topic_not_found), Invalid, and NodeUnavailable if no
+    node answers.
     """
     access.require(actor, "browse", topic)
     access.require_failed(actor, "browse", topic, snapshot.origin_of(topic))
@@ -137,31 +154,38 @@ def of_topic(*, topic: str, after: str | None = None, limit: int = 100, actor: A
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field("limit", f"{limit} is not within 1 and {config.max_pull_messages}")
     start = parse_delayed_id(after, field="after") if after is not None else (0, 0)
-    known = snapshot.current()
-    mine = {one.id: one.node_id for one in known.queues.values() if one.topic_id == info.id}
-    homes = {node_id: known.nodes[node_id] for node_id in mine.values() if node_id in known.nodes}
-    asked = dict(sorted((sweeping.online() | homes).items()))  # one that is offline is named, too
-    queues, counts = list(mine), []
-    found: list[WaitingMessage] = []
+    view = snapshot.current()
+    node_of_queue = {q.id: q.node_id for q in view.queues.values() if q.topic_id == info.id}
+    home_nodes = {node_id: view.nodes[node_id] for node_id in node_of_queue.values() if node_id in view.nodes}
+    # An offline node with queues of the topic is included, so that the page names it in `away`.
+    # All online nodes are included, because a row can wait on another node than its queue.
+    nodes = dict(sorted((sweeping.online() | home_nodes).items()))
+    queues, counts = list(node_of_queue), []
+    messages: list[WaitingMessage] = []
 
     def is_full() -> bool:
-        return len(found) > limit or _left(found) <= 0
+        return len(messages) > limit or _bytes_left(messages) <= 0
 
     def read(session: Session, node: NodeInfo) -> None:
         counts.append(delayed_sql.count_delayed(session, queues=queues, most=MOST_COUNTED))
         if node.id < start[0] or is_full():
             return
-        above = start[1] if node.id == start[0] else 0
+        after_row = start[1] if node.id == start[0] else 0
         rows = delayed_sql.list_delayed(
-            session, queues=queues, after=above, most=limit + 1 - len(found), most_bytes=_left(found)
+            session,
+            queues=queues,
+            after=after_row,
+            most=limit + 1 - len(messages),
+            most_bytes=_bytes_left(messages),
         )
-        found.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
+        messages.extend(WaitingMessage(delayed_id(node.id, row.id), row) for row in rows)
 
-    away = sweeping.ask(asked, read, what="Delayed messages", prepare=delayed_store.prepare)
-    sweeping.require_any(away, asked=asked)
-    page = tuple(found[:limit])
-    return Waiting(page, page[-1].message_id if is_full() else None, sum(counts), tuple(away))
+    nodes_away = sweeping.ask(nodes, read, what="Delayed messages", prepare=delayed_store.prepare)
+    sweeping.require_any(nodes_away, asked=nodes)
+    page = tuple(messages[:limit])
+    return Waiting(page, page[-1].message_id if is_full() else None, sum(counts), tuple(nodes_away))
 
 
-def _left(found: list[WaitingMessage]) -> int:
-    return config.max_pull_bytes - sum(len(one.row.body) for one in found)
+def _bytes_left(messages: list[WaitingMessage]) -> int:
+    """Return the number of bytes that further messages of the page may have."""
+    return config.max_pull_bytes - sum(len(message.row.body) for message in messages)

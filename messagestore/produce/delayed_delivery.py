@@ -1,16 +1,20 @@
-"""Due messages come into their queues: a loop for each node, made by one broker at a time.
+"""Delivery of due delayed messages to their queues.
 
-What is due is read without locks, then moved as `delivery_sql.move_delayed` says: one transaction for many
-queues inserts exactly the rows it deletes. Two movers at once, or one that dies at any point, leave each
-message either waiting or moved. A moved message is recorded in `sent_batch` like one that was sent, under an
-id that follows from its own, so `verify` finds it claimed and a recall learns that it is too late.
+One loop per node, in one broker at a time, moves them. Due rows are read without locks, then
+moved by `delivery_sql.move_delayed`: one transaction for many queues inserts exactly the rows
+that it deletes. If two brokers move at once, or one dies at any point, each message is either
+still delayed or moved, never both. A moved message is recorded in `sent_batch` like a sent one,
+under an id that is derived from its own. So `verify` finds a record for it, and a recall finds
+out that it is too late.
 
-Where a message goes is decided when it is due: one that was routed by its key to the queue that its key
-belongs to then, any other to the queue it was stored for. If that takes no messages the rules are those of a
-send: another open queue of the topic, except for a key of a `strict` topic, which waits. A message whose
-queue is on another node is handed over: stored there as one that is due at once, under the same kind of id,
-and deleted here when that is done. Its new queue is written into its row first, so whoever repeats this goes
-there, too.
+The queue is chosen when the message is due. A message that was routed by its key goes to the
+queue that its key belongs to at that time, any other to the queue it was stored for. If that
+queue is closed, the rules of a send apply: another open queue of the topic, except for a key of a
+`strict` topic, which waits.
+
+A message for a queue on another node is handed over: it is stored there as a delayed message that
+is due at once, under a derived batch id, and then deleted here. The new queue is first written
+into the row, so that a repeat by another broker goes to the same queue.
 """
 
 from __future__ import annotations
@@ -41,38 +45,48 @@ from metadata.rules.topics import routing_rules
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.05
-IDLE_S = 0.2  # between two looks while nothing is due; one that is stored meanwhile is late by that at most
-# The same where no other broker lives, and no worker of this one stored a message since the last look: only
-ALONE_S = 1.0  # one that a job stored itself, to be due at once, is late by that
-WAIT_S = IDLE_S - EVERY_S  # longest part of a pass that is spent waiting
+# Longest time between two queries while nothing is due. A message that is stored meanwhile, to be
+# due at once, is late by at most this.
+IDLE_S = 0.2
+# The same if no other broker is alive. A send through a worker of this broker shortens the pause
+# to IDLE_S, so only a message that a background job stores itself, to be due at once, is late by
+# ALONE_S.
+ALONE_S = 1.0
+WAIT_S = IDLE_S - EVERY_S  # longest wait within one pass
 MOST = 500  # rows in one transaction
-MOST_BYTES = 1 << 20  # of bodies and headers in one transaction; a larger message goes alone
-PASS_S = 1.0  # a backlog is moved for so long before the lease is looked at again
-PACE = 10  # a look at what waits may take a tenth of the time, …
-LOOKS = 8  # … counted by the quickest of the last ones: a busy machine makes some of them long
-RETRY_S = 1.0  # after a failure, for a queue
+MOST_BYTES = 1 << 20  # bodies and headers in one transaction; a larger message goes alone
+PASS_S = 1.0  # longest time that a backlog is moved before the pass ends
+# The queries for due queues may use a tenth of the time. The quickest of the last LOOKS queries
+# counts, because a busy machine makes single ones slow.
+PACE = 10
+LOOKS = 8
+RETRY_S = 1.0  # pause of a queue after a failure
 LEASE_S = 3.0
 LEASE_EVERY_S = 1.0
 ID_HEADER = "catmq-delayed-id"
-Targets = dict[int, list[int]]  # queue → rows
+Targets = dict[int, list[int]]  # queue → rows to move into it
 
 
 def nodes() -> list[int]:
-    """The nodes whose due messages are to be moved."""
-    return [one.id for one in snapshot.current().nodes.values() if one.state != "offline"]
+    """Return the ids of the nodes that need a delivery loop: all that are not offline."""
+    return [node.id for node in snapshot.current().nodes.values() if node.state != "offline"]
 
 
 def moved_id(node_id: int, row: int) -> bytes:
-    """Under which id it is remembered that a delayed message left its table: the row's number in the place of
-    the time, so that those of a node lie side by side; version 7, the rest a hash."""
-    known_as = delayed_store.delayed_id(node_id, row)
-    return routing_rules.as_uuid7(row, hashlib.sha256(known_as.encode()).digest())
+    """Return the batch id under which `sent_batch` records that a delayed message left its table.
+
+    The id is a UUIDv7 with the row number in place of the time, so that the ids of a node are
+    adjacent in the primary key. The rest is a hash of the message's id.
+    """
+    message_id = delayed_store.delayed_id(node_id, row)
+    return routing_rules.as_uuid7(row, hashlib.sha256(message_id.encode()).digest())
 
 
 class DelayedDelivery:
-    """Moves the due messages of one node, while it holds the lease; used by one thread.
+    """Moves the due messages of one node while it holds the node's lease. Used by one thread.
 
-    The lease saves double work only. While metadata is away nobody can ask for it, so everybody moves.
+    The lease only saves double work. While metadata is unavailable no broker can acquire it, so all
+    brokers move.
     """
 
     def __init__(self, node_id: int, *, holder: str, is_alone: Callable[[], bool] = lambda: False) -> None:
@@ -82,130 +96,154 @@ class DelayedDelivery:
         self._leads = False
         self._asked_at = float("-inf")
         self._not_before = float("-inf")
-        self._nothing_due_before = float("-inf")  # but what workers of this broker stored meanwhile
-        self._seen = 0
-        self._took: deque[float] = deque(maxlen=LOOKS)  # s
-        self._resting: dict[int, float] = {}  # queue → when it is tried again (time.monotonic)
+        self._nothing_due_before = float("-inf")  # except what this broker's workers store
+        self._seen_counter = 0
+        self._took: deque[float] = deque(maxlen=LOOKS)  # duration of the last queries, in seconds
+        self._paused_until: dict[int, float] = {}  # queue → time.monotonic() of its next try
 
     def run_once(self) -> int:
-        """Move what is due, for PASS_S at most; how many messages. If nothing can be due yet, wait a moment
-        first. Raises NodeUnavailable."""
+        """Move due messages for up to PASS_S, and return their number.
+
+        If nothing can be due yet, waits up to WAIT_S first. Raises NodeUnavailable.
+        """
         moved = 0
-        begun = time.monotonic()
-        time.sleep(min(WAIT_S, max(0.0, self._next_at() - begun)))
+        started_at = time.monotonic()
+        time.sleep(min(WAIT_S, max(0.0, self._next_at() - started_at)))
         while self._may_move() and (count := self.move()):
             moved += count
-            if time.monotonic() - begun > PASS_S:
+            if time.monotonic() - started_at > PASS_S:
                 break
         return moved
 
     def finish(self) -> None:
-        """Let another process go on at once."""
+        """Release the lease, so that another process can take over at once."""
         if self._leads:
             self._lease.release()
 
     def _may_move(self) -> bool:
+        """Acquire or renew the lease when needed. Return True if it is held and rows may be due."""
         now = time.monotonic()
         if now - self._asked_at >= LEASE_EVERY_S:
             try:
                 self._leads = self._lease.acquire()
             except MetadataUnavailable:
+                # Moving without the lease is safe: the transaction in the store moves each row
+                # once. Waiting for metadata would delay messages that need nothing from it.
                 self._leads = True
             self._asked_at = time.monotonic()
         return self._leads and now >= self._next_at()
 
     def _next_at(self) -> float:
-        """Return when there may be something to do, as a time.monotonic()."""
+        """Return the time.monotonic() before which there is nothing to do."""
         if not self._leads:
             return self._asked_at + LEASE_EVERY_S
-        is_news = board.shared.delayed_at(self._node_id) != self._seen
-        return self._not_before if is_news else max(self._not_before, self._nothing_due_before)
+        # A row that was stored after the last query may be due before any row that the query
+        # returned.
+        has_new_rows = board.shared.delayed_at(self._node_id) != self._seen_counter
+        return self._not_before if has_new_rows else max(self._not_before, self._nothing_due_before)
 
     def move(self) -> int:
-        """One bounded step; how many messages left the table. Raises NodeUnavailable."""
+        """Move a bounded number of due messages. Return how many left. Raises NodeUnavailable."""
         node = delayed_store.prepared(self._node_id)
-        local, away = self._due(node)
+        local, for_other_nodes = self._read_due(node)
         moved = self._move(node, local) if local else 0
-        return moved + sum(self._hand_over(node, row, target) for row, target in away)
+        return moved + sum(self._hand_over(node, row, target) for row, target in for_other_nodes)
 
-    def _due(self, node: Node) -> tuple[Targets, list[tuple[int, int]]]:
-        """Read due rows: those for queues of this node, and (row, queue it waits for) of those for others."""
+    def _read_due(self, node: Node) -> tuple[Targets, list[tuple[int, int]]]:
+        """Read due rows. Return the rows for this node's queues, and (row, its queue) of others.
+
+        Also sets the times of the next query.
+        """
         with node.reading() as session:
-            begun, self._seen = time.monotonic(), board.shared.delayed_at(self._node_id)
-            waiting = delayed_sql.delayed_queues(session)
+            # The counter is read before the query: a row that is stored during the query changes
+            # the counter after this, and ends the pause. In the other order it could be
+            # overlooked.
+            started_at, self._seen_counter = time.monotonic(), board.shared.delayed_at(self._node_id)
+            due_in_ms = delayed_sql.delayed_queues(session)
             now = time.monotonic()
-            self._took.append(now - begun)
-            next_s = min(waiting.values(), default=1000 * ALONE_S) / 1000
+            self._took.append(now - started_at)
+            next_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
             pause_s = max(PACE * min(self._took), min(next_s, IDLE_S))
-            self._not_before = begun + (pause_s if pause_s > EVERY_S else 0.0)
-            self._nothing_due_before = begun + min(next_s, ALONE_S if self._is_alone() else IDLE_S)
-            late = sorted((due, queue) for queue, due in waiting.items() if due <= 0)
-            due = [queue for _, queue in late if self._resting.get(queue, now) <= now]
+            self._not_before = started_at + (pause_s if pause_s > EVERY_S else 0.0)
+            self._nothing_due_before = started_at + min(next_s, ALONE_S if self._is_alone() else IDLE_S)
+            # The queue whose message has been due for longest comes first.
+            overdue = sorted((wait_ms, queue) for queue, wait_ms in due_in_ms.items() if wait_ms <= 0)
+            due_queues = [queue for _, queue in overdue if self._paused_until.get(queue, now) <= now]
+            # Every due queue gets an equal share of the rows, so that none starves the others.
             rows = {}
-            for queue in due[:MOST]:
-                rows[queue] = delayed_sql.list_due(session, queue=queue, most=max(1, MOST // len(due)))
-        return self._sorted(rows)
+            for queue in due_queues[:MOST]:
+                rows[queue] = delayed_sql.list_due(session, queue=queue, most=max(1, MOST // len(due_queues)))
+        return self._split_by_node(rows)
 
-    def _sorted(self, due: Mapping[int, Sequence[DueRow]]) -> tuple[Targets, list[tuple[int, int]]]:
-        known = snapshot.current()
+    def _split_by_node(
+        self, due_rows: Mapping[int, Sequence[DueRow]]
+    ) -> tuple[Targets, list[tuple[int, int]]]:
+        """Split due rows, {queue: rows}, by the node of their target. Stops at MOST_BYTES."""
+        view = snapshot.current()
         local: Targets = {}
-        away: list[tuple[int, int]] = []
+        for_other_nodes: list[tuple[int, int]] = []
         size = 0
-        for queue, rows in due.items():
+        for queue, rows in due_rows.items():
             for row in rows:
-                target = self._target(known, queue, row)
+                target = self._target(view, queue, row)
+                # The row must wait. The whole queue pauses, and its later rows are read again
+                # after that.
                 if target is None:
-                    self._rest(queue)
+                    self._pause(queue)
                     break
                 size += row.size
-                if size > MOST_BYTES and (local or away):
-                    return local, away
+                if size > MOST_BYTES and (local or for_other_nodes):
+                    return local, for_other_nodes
                 if target.node_id == self._node_id:
                     local.setdefault(target.id, []).append(row.id)
                 else:
-                    away.append((row.id, queue))
-        return local, away
+                    for_other_nodes.append((row.id, queue))
+        return local, for_other_nodes
 
-    def _target(self, known: Snapshot, queue: int, row: DueRow) -> QueueInfo | None:
-        """Return a row's queue; one that names a queue of another node may have been handed over already."""
-        info = known.queues.get(queue)
+    def _target(self, view: Snapshot, queue: int, row: DueRow) -> QueueInfo | None:
+        """Return the queue that a due row goes to, or None if the row must wait."""
+        # A row that names a queue of another node may have been copied there by an earlier try.
+        # Another choice could store it twice, so hand_over decides.
+        info = view.queues.get(queue)
         if info is not None and info.node_id != self._node_id:
             return info
-        return _target_of(known, queue, row, near=self._node_id)
+        return _target_of(view, queue, row, near=self._node_id)
 
-    def _rest(self, queue: int) -> None:
-        self._resting[queue] = time.monotonic() + RETRY_S
+    def _pause(self, queue: int) -> None:
+        self._paused_until[queue] = time.monotonic() + RETRY_S
 
     def _move(self, node: Node, targets: Targets) -> int:
-        """Move all together; what fails, queue by queue."""
+        """Move the rows of all queues in one transaction. If it fails, use one for each queue."""
         try:
-            return self._moved(node, targets)
+            return self._move_together(node, targets)
         except (db_errors.RolledBack, db_errors.Final):
-            return sum(self._alone(node, queue, rows) for queue, rows in targets.items())
+            return sum(self._move_queue(node, queue, rows) for queue, rows in targets.items())
 
-    def _alone(self, node: Node, queue: int, rows: list[int]) -> int:
+    def _move_queue(self, node: Node, queue: int, rows: list[int]) -> int:
+        """Move the rows of one queue. After an error, pause or repair it, and return 0."""
         try:
-            return self._moved(node, {queue: rows})
+            return self._move_together(node, {queue: rows})
         except db_errors.NoPartition:
             self._extend(queue)
         except db_errors.RolledBack as fault:
-            self._rest_because(queue, fault)
+            self._pause_after(queue, fault)
         except db_errors.Final as fault:
             corruption.report(queue, offset=None, why=fault.detail)
-            self._rest_because(queue, fault)
+            self._pause_after(queue, fault)
         return 0
 
     def _extend(self, queue: int) -> None:
         try:
             partitions.extend(queue)
         except CatmqError as error:
-            self._rest_because(queue, error)
+            self._pause_after(queue, error)
 
-    def _rest_because(self, queue: int, error: CatmqError) -> None:
+    def _pause_after(self, queue: int, error: CatmqError) -> None:
         log.warning("Delayed messages of queue %d not delivered, will retry: %s", queue, error.detail)
-        self._rest(queue)
+        self._pause(queue)
 
-    def _moved(self, node: Node, targets: Targets) -> int:
+    def _move_together(self, node: Node, targets: Targets) -> int:
+        """Move rows in one transaction, and note the new heads. Raises `db_errors.*`."""
         with node.writing() as session:
             heads = delivery_sql.move_delayed(
                 session,
@@ -213,81 +251,94 @@ class DelayedDelivery:
                 node_epoch=node.info.epoch,
                 ready=lambda row: as_batch(self._node_id, row),
             )
+        # The COMMIT was acknowledged, so these heads are durable. Readers that wait for them are
+        # woken.
         for queue, head in heads.items():
             known_heads.stored(queue, head)
             board.note(queue, head)
         return sum(len(targets[queue]) for queue in heads)
 
     def _hand_over(self, node: Node, row: int, queue: int) -> int:
-        """Give a due row to the node of its queue; how many left (0 or 1)."""
+        """Hand a due row over to its queue's node. Return the number of rows that left, 0 or 1."""
         try:
             return int(hand_over(node, row))
         except CatmqError as error:
-            self._rest_because(queue, error)
+            self._pause_after(queue, error)
             return 0
 
 
-def _target_of(known: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueInfo | None:
-    """The queue that a due message goes to, on node `near` if that can be chosen; None while it must wait.
+def _target_of(view: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueInfo | None:
+    """Return the queue that a due message goes to, or None if the message must wait.
 
-    A queue that the snapshot does not know belongs to a deleted topic: its rows go with its table.
+    If another queue must be chosen, queues on node `near` are preferred.
     """
-    info = known.queues.get(queue)
-    topic = known.topics.get(info.topic_id) if info is not None else None
+    info = view.queues.get(queue)
+    topic = view.topics.get(info.topic_id) if info is not None else None
+    # A queue that is not in the snapshot belongs to a deleted topic. Its rows are deleted with
+    # its table.
     if info is None or topic is None or topic.state != "ready":
         return None
-    routed = row.by_key and row.key is not None and bool(topic.layout)
-    home = known.queues.get(topic.queue_for(row.key)) if routed and row.key is not None else info
-    if home is not None and _takes(known, home):
+    routed_by_key = row.by_key and row.key is not None and bool(topic.layout)
+    home = view.queues.get(topic.queue_for(row.key)) if routed_by_key and row.key is not None else info
+    if home is not None and _is_open(view, home):
         return home
-    return None if routed and topic.keyed == "strict" else _another(known, topic, row.id, near)
+    return None if routed_by_key and topic.keyed == "strict" else _another_queue(view, topic, row.id, near)
 
 
-def _another(known: Snapshot, topic: TopicInfo, row: int, near: int) -> QueueInfo | None:
-    found = [known.queues[one] for one in topic.queues if one in known.queues]
-    taking = [one for one in found if _takes(known, one)]
-    close = [one for one in taking if one.node_id == near] or taking
-    if not close:
+def _another_queue(view: Snapshot, topic: TopicInfo, row: int, near: int) -> QueueInfo | None:
+    """Return an open queue of the topic for a row, on node `near` if possible, or None."""
+    queues = [view.queues[queue] for queue in topic.queues if queue in view.queues]
+    open_queues = [queue for queue in queues if _is_open(view, queue)]
+    candidates = [queue for queue in open_queues if queue.node_id == near] or open_queues
+    if not candidates:
         return None
-    order = routing_rules.candidates(UUID(bytes=moved_id(near, row)), [one.id for one in close])
-    return known.queues[order[0]]
+    # The choice depends only on the row and the open queues, so that two movers choose alike.
+    order = routing_rules.candidates(UUID(bytes=moved_id(near, row)), [queue.id for queue in candidates])
+    return view.queues[order[0]]
 
 
-def _takes(known: Snapshot, queue: QueueInfo) -> bool:
-    node = known.nodes.get(queue.node_id)
+def _is_open(view: Snapshot, queue: QueueInfo) -> bool:
+    """Return True if the queue and its node accept messages."""
+    node = view.nodes.get(queue.node_id)
     return queue.state == "read_write" and node is not None and node.state == "read_write"
 
 
 def as_batch(node_id: int, row: DelayedRow) -> NewBatch:
-    """The batch of one message that a row becomes in its queue."""
+    """Return the batch of one message that a delayed row is moved as."""
     message = as_message(node_id, row)
     return NewBatch(moved_id(node_id, row.id), digest([message]), [message], row.producer)
 
 
 def as_message(node_id: int, row: DelayedRow) -> NewMessage:
-    """The message of a row; it keeps the id that its sender knows, if one was told to anybody."""
+    """Return the message of a delayed row, with its sender's id for it in ID_HEADER."""
     message = delayed_store.copied(row)
+    # A row with an origin is a copy of a failed message: no sender was given its id.
     if row.origin is not None:
         return message
-    known_as = row.known_as or delayed_store.delayed_id(node_id, row.id)
-    return msgspec.structs.replace(message, headers={**(message.headers or {}), ID_HEADER: known_as})
+    sender_id = row.known_as or delayed_store.delayed_id(node_id, row.id)
+    return msgspec.structs.replace(message, headers={**(message.headers or {}), ID_HEADER: sender_id})
 
 
 def hand_over(node: Node, row_id: int) -> bool:
-    """Give a due row to the node of the queue it goes to now; whether it left. Raises what stopped it.
+    """Copy a due row to the node of its queue, then delete it. Return True if it left.
 
-    The copy is stored under an id that follows from the row, in the queue that the row names by then, so a
-    repeat finds it. Only where it is certain that it is not stored there another queue is chosen.
+    A row that names a closed queue, or still names a queue of this node, is only pointed to its
+    new queue. The next call copies it. Raises CatmqError if the copy cannot be stored or the row
+    cannot be deleted.
     """
+    # The copy's batch id is derived from the row, and its queue is read from the row. So a
+    # repeat, also by another broker, finds the copy. Another queue is chosen only after Conflict
+    # with QUEUE_NOT_WRITABLE, which proves that the copy is not stored there.
     node_id = node.info.id
     with node.reading() as session:
-        found = delayed_sql.read_delayed(session, rows=[row_id])
-    if not found:
+        rows = delayed_sql.read_delayed(session, rows=[row_id])
+    if not rows:
         return False
-    row = found[0]
+    row = rows[0]
     home = snapshot.find_queue(row.queue)
     if home.node_id == node_id:
         return _point_elsewhere(node, row)
+    # The copy comes before the delete: a crash between the two only repeats the copy.
     try:
         _store_copy(node_id, row)
     except Conflict as refusal:
@@ -300,7 +351,10 @@ def hand_over(node: Node, row_id: int) -> bool:
 
 
 def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
-    """Name another queue in a row whose own takes no messages; the next step goes there."""
+    """Write another queue into a row whose queue is closed. Return True if the row was changed.
+
+    The next step moves or copies the message to that queue.
+    """
     due = DueRow(row.id, row.by_key, row.key, 0)
     target = _target_of(snapshot.current(), row.queue, due, near=node.info.id)
     if target is not None and target.id != row.queue:
@@ -310,9 +364,10 @@ def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
 
 
 def _store_copy(node_id: int, row: DelayedRow) -> None:
+    """Store a due row as a delayed message on the node of its queue, due at the same time."""
     message = delayed_store.copied(row, deliver_at_ms=row.due_at_ms)
-    known_as = row.known_as or (delayed_store.delayed_id(node_id, row.id) if row.origin is None else None)
-    copy = NewDelayed(message, bool(row.by_key), row.attempt, row.origin, known_as)
+    sender_id = row.known_as or (delayed_store.delayed_id(node_id, row.id) if row.origin is None else None)
+    copy = NewDelayed(message, bool(row.by_key), row.attempt, row.origin, sender_id)
     delayed_store.store(
         queue=row.queue, messages=[copy], batch_id=moved_id(node_id, row.id), producer=row.producer
     )

@@ -1,5 +1,8 @@
-"""Delayed messages whose queue goes: those of a retired queue get another one of their topic,
-those of a deleted topic go with its tables."""
+"""Delayed messages of removed queues.
+
+When a queue is retired, its delayed messages are reassigned to another queue of the topic. When a
+topic is deleted, they are deleted with its tables.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +19,43 @@ CHUNK = 2_000  # rows in one transaction
 
 
 def drop(queue: int) -> int:
-    """Delete what waits for a queue, on every node; how many. Raises NodeUnavailable."""
+    """Delete the delayed messages of a queue on every node, and return their number.
+
+    Raises NodeUnavailable.
+    """
     delete = partial(delayed_sql.delete_queue_delayed, queue=queue, most=CHUNK)
     return sum(node.in_chunks(delete, chunk=CHUNK) for node in _nodes())
 
 
 def reassign(queue: int, *, topic_id: int) -> int:
-    """Give what waits for a queue to another open one of its topic, on every node; how many.
+    """Assign the delayed messages of a queue to another open queue of its topic, on every node.
 
-    One on the same node is preferred: to others a message is handed over when it is due. Where a key decides,
-    that is decided then, too. Raises NodeUnavailable, and NoWritableQueue if there is none.
+    Returns the number of messages. Messages that are routed by key get their final queue when
+    they are due. Raises NodeUnavailable, and NoWritableQueue if the topic has no other open
+    queue.
     """
-    done = 0
+    moved = 0
     for node in _nodes():
         with node.reading() as session:
-            waits = delayed_sql.count_delayed(session, queues=[queue], most=1)
-        if waits:
+            has_rows = delayed_sql.count_delayed(session, queues=[queue], most=1)
+        if has_rows:
             move = partial(delayed_sql.retarget_queue_delayed, queue=queue, most=CHUNK)
-            target = _home(queue, topic_id, node)
-            done += node.in_chunks(partial(move, target=target), chunk=CHUNK)
-    return done
+            target = _new_queue(queue, topic_id, node)
+            moved += node.in_chunks(partial(move, target=target), chunk=CHUNK)
+    return moved
 
 
 def _nodes() -> Iterator[Node]:
     return map(delayed_store.prepared, sorted(snapshot.current().nodes))
 
 
-def _home(queue: int, topic_id: int, node: Node) -> int:
-    known = snapshot.current().queues.values()
-    others = [one for one in known if one.topic_id == topic_id and one.id != queue]
-    taking = [one for one in others if one.state == "read_write"]
-    if not taking:
+def _new_queue(queue: int, topic_id: int, node: Node) -> int:
+    """Return the open queue of the topic that gets the messages. Raises NoWritableQueue."""
+    all_queues = snapshot.current().queues.values()
+    others = [other for other in all_queues if other.topic_id == topic_id and other.id != queue]
+    open_queues = [other for other in others if other.state == "read_write"]
+    if not open_queues:
         raise NoWritableQueue(f"Topic {topic_id} has no open queue for delayed messages of queue {queue}.")
-    return min(taking, key=lambda one: (one.node_id != node.info.id, one.id)).id
+    # A queue on the same node is preferred: a message for a queue of another node must be copied to
+    # that node when it is due.
+    return min(open_queues, key=lambda other: (other.node_id != node.info.id, other.id)).id

@@ -1,12 +1,13 @@
-"""Messages that wait for their time, in a table of their node: stored once, like every send.
+"""Storage of delayed messages in a table of their node: exactly once, like every send.
 
-A delayed message is a row of `delayed_message` on the node of its queue, durable when the send is answered.
-`delayed_delivery` brings it into its queue when it is due. Its id, `d<node>-<row>`, is told to the sender and
-kept in the header `catmq-delayed-id`; rows are never numbered twice.
+A delayed message is a row of `delayed_message` on the node of its queue, and is durable when the
+send is answered. `delayed_delivery` moves it into its queue when it is due. The sender gets its
+id, `d<node>-<row>`, which the delivered message keeps in the header `catmq-delayed-id`. Row
+numbers are never reused.
 
-What `sent_batch` remembers of such a batch has no queue (0) and names its first row: a repeat answers the
-same ids, also when the messages have moved or were recalled meanwhile, and `verify`, which asks for the
-batches of queues, does not take it for one.
+The record of such a batch in `sent_batch` has queue 0 and the number of the first row in place of
+the first offset. So a repeat returns the same ids even after the messages were moved or recalled.
+`verify` selects batch records by queue, and leaves these out.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from messagestore.tables.failure_sql import FailingRow
 from messagestore.tables.shapes import DelayedBatch, DelayedRow, NewDelayed, StoredDelays
 from metadata.errors import FieldError, Invalid, NodeUnavailable
 
-TOLERANCE_MS = 600_000  # clocks differ, and a send may be repeated for a while
+# A delivery time may have passed this long ago: clocks differ, and a send may be repeated for a
+# while.
+TOLERANCE_MS = 600_000
 
 _guard = threading.Lock()
-_prepared: set[tuple[int, int]] = set()  # (node, epoch) whose table this process has made sure of
+_prepared: set[tuple[int, int]] = set()  # (node, epoch) whose tables are known to exist
 
 
 class DelayedReceipt(NamedTuple):
@@ -46,12 +49,12 @@ class DelayedReceipt(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The message's id, as long as it waits."""
+        """Id of the message until its delivery."""
         return delayed_id(self.node_id, self.row)
 
 
 def delayed_id(node_id: int, row: int) -> str:
-    """The id of a delayed message.
+    """Return the id of a delayed message.
 
     >>> delayed_id(2, 41)
     'd2-41'
@@ -60,7 +63,7 @@ def delayed_id(node_id: int, row: int) -> str:
 
 
 def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]:
-    """(node, row) of a delayed message's id. Raises Invalid.
+    """Return the node and the row that the id of a delayed message names. Raises Invalid.
 
     >>> parse_delayed_id("d2-41")
     (2, 41)
@@ -70,7 +73,7 @@ def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]
     if (
         text.startswith("d")
         and dash
-        and all(one.isascii() and one.isdigit() and len(one) < 19 for one in parts)
+        and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts)
     ):
         return int(node_id), int(row)
     raise Invalid.field(field, f"{text!r} is not the id of a delayed message; one looks like d2-41")
@@ -79,7 +82,7 @@ def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]
 def copied(
     row: DelayedRow | FailingRow, *, delay_ms: int | None = None, deliver_at_ms: int | None = None
 ) -> NewMessage:
-    """A new message with what a stored one carries, and a delay."""
+    """Return a new message with the content of a stored one, and a delay or delivery time."""
     headers = headers_of(row.headers)
     return NewMessage(
         body=row.body, key=row.key, tag=row.tag, headers=headers, trace_id=row.trace_id,
@@ -95,20 +98,22 @@ def store(
     producer: str,
     deadline: float | None = None,
 ) -> list[DelayedReceipt]:
-    """Store messages on a queue's node, to come into the queue when they are due: all or nothing, and once.
+    """Store delayed messages on a queue's node in one transaction. Return their receipts.
 
-    A repeat with the same 16 bytes of `batch_id`, about a queue of the same node, answers the same receipts,
-    whatever became of the messages since. `deadline`: until when to repeat (time.monotonic).
+    `batch_id`: 16 bytes. A repeat with the same id for a queue of the same node returns the same
+    receipts, even if the messages were delivered or recalled since. `deadline`: the
+    time.monotonic() after which no try begins.
 
-    Raises Conflict (queue_not_writable: then it is certain that the batch is not stored; batch_conflict),
-    TooLarge, NodeUnavailable, and OutcomeUnknown: after that only the same batch id and queue are safe.
+    Raises Conflict (queue_not_writable: the batch is certainly not stored; batch_conflict: the id
+    was used for other messages), TooLarge and NodeUnavailable. Raises OutcomeUnknown if the batch
+    may be stored; then only a repeat with the same id and queue is safe.
     """
     write = DelayedWrite(messages, batch_id=batch_id, producer=producer, deadline=deadline)
     return write.store_once(queue)
 
 
 class DelayedWrite(Write[list[DelayedReceipt]]):
-    """Delayed messages on their way into a node's table; their receipts."""
+    """A write of a batch to a node's table of delayed messages. Its place is its receipts."""
 
     def __init__(
         self,
@@ -120,8 +125,8 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
         fresh: bool = False,
         deadline: float | None = None,
     ) -> None:
-        named = name or batch_id.hex()
-        super().__init__(batch_id, _digest(messages), name=named, fresh=fresh, deadline=deadline)
+        batch_name = name or batch_id.hex()
+        super().__init__(batch_id, _digest(messages), name=batch_name, fresh=fresh, deadline=deadline)
         self._batch = DelayedBatch(batch_id, self.digest, messages, producer)
 
     def store(self, node: Node, queue: int, *, alone: bool) -> list[DelayedReceipt]:
@@ -130,7 +135,8 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
             with node.writing() as session:
                 epoch = node.info.epoch
                 stored = delayed_sql.insert_delayed(session, queue=queue, node_epoch=epoch, batch=self._batch)
-        finally:  # also of what may be stored
+        # After an error the rows may be stored as well, so the delivery loop is always notified.
+        finally:
             board.shared.note_delayed(node.info.id)
         return self._receipts(node, stored)
 
@@ -140,6 +146,7 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
             stored = delayed_sql.find_delayed_batch(session, batch_id=self.batch_id)
         if stored is None:
             return None
+        # The digest is None if the record has expired and only the rows are left.
         if stored.digest is not None:
             self.compare(stored.digest)
         return self._receipts(node, stored), None
@@ -147,82 +154,98 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
     def _receipts(self, node: Node, stored: StoredDelays) -> list[DelayedReceipt]:
         return [
             DelayedReceipt(
-                node.info.id, stored.first_row + index, due_at_ms(one.message, stored.stored_at_ms)
+                node.info.id, stored.first_row + index, due_at_ms(delayed.message, stored.stored_at_ms)
             )
-            for index, one in enumerate(self._batch.rows)
+            for index, delayed in enumerate(self._batch.rows)
         ]
 
 
 def _digest(messages: Sequence[NewDelayed]) -> bytes:
-    """16 bytes that tell two batches apart, by what would be stored of them."""
-    content = digest([one.message for one in messages])
-    rest = [
-        (one.message.delay_ms, one.message.deliver_at_ms, one.by_key, one.attempt, one.origin)
-        for one in messages
+    """Return a digest of 16 bytes over the stored fields of a batch, equal for a repeat."""
+    content = digest([delayed.message for delayed in messages])
+    delivery_fields = [
+        (
+            delayed.message.delay_ms,
+            delayed.message.deliver_at_ms,
+            delayed.by_key,
+            delayed.attempt,
+            delayed.origin,
+        )
+        for delayed in messages
     ]
-    return hashlib.sha256(content + msgspec.msgpack.encode(rest)).digest()[:16]
+    return hashlib.sha256(content + msgspec.msgpack.encode(delivery_fields)).digest()[:16]
 
 
 def wrong_times(
     *, messages: Mapping[int, NewMessage], queues: Sequence[int], batch_id: bytes | None
 ) -> list[FieldError]:
-    """Return the errors in the times of delivery of some messages, {index: message}, by the clock of the node
-    that is to keep them. A time that passed less than TOLERANCE_MS ago is now, and so is any of a batch that
-    is stored already. Raises NodeUnavailable when none of the queues' nodes answers.
+    """Return an error for each delivery time that has long passed, or is more than a year away.
+
+    `messages`: the messages by their index in the request. Times are compared with the clock of
+    the first node of `queues` that answers. A time that passed less than TOLERANCE_MS ago is
+    accepted, and means now. So does any past time in a batch that is stored already, as the
+    repeat must get its receipts. Raises NodeUnavailable if none of the nodes answers.
     """
-    times = {index: one.deliver_at_ms for index, one in messages.items() if one.deliver_at_ms is not None}
+    times = {
+        index: message.deliver_at_ms
+        for index, message in messages.items()
+        if message.deliver_at_ms is not None
+    }
     if not times:
         return []
-    now_ms, is_known = _now_ms(queues, batch_id)
+    now_ms, is_repeat = _now_ms(queues, batch_id)
     errors = []
     for index, at_ms in times.items():
-        if at_ms < now_ms - TOLERANCE_MS and not is_known:
-            what = f"passed {(now_ms - at_ms) // 1000} s ago: leave it out to send the message now"
-            errors.append(FieldError(f"messages[{index}].deliver_at_ms", what))
+        if at_ms < now_ms - TOLERANCE_MS and not is_repeat:
+            problem = f"passed {(now_ms - at_ms) // 1000} s ago: leave it out to send the message now"
+            errors.append(FieldError(f"messages[{index}].deliver_at_ms", problem))
         elif at_ms > now_ms + MOST_DELAY_MS:
             errors.append(FieldError(f"messages[{index}].deliver_at_ms", "is more than a year from now"))
     return errors
 
 
 def _now_ms(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
-    """The time on the first node that tells it, and whether it knows the batch."""
+    """Return the clock of the first node that answers, in ms, and whether it stored the batch."""
     failure: NodeUnavailable | None = None
     for node in {node_pools.node_of(queue).info.id: node_pools.node_of(queue) for queue in queues}.values():
         try:
             prepare(node)
             with node.reading() as session:
                 now_ms = node_sql.now_ms(session)
-                known = batch_id and delayed_sql.find_delayed_batch(session, batch_id=batch_id)
-                return now_ms, bool(known)
+                record = batch_id and delayed_sql.find_delayed_batch(session, batch_id=batch_id)
+                return now_ms, bool(record)
         except NodeUnavailable as error:
             failure = error
     raise failure or NodeUnavailable("No node tells the time.")
 
 
 def prepare(node: Node) -> None:
-    """Make sure that the node has its table: one that was registered by an earlier version gets it now.
+    """Create the node's tables if they are missing, once per process and node epoch.
 
-    A server that is read-only has it, or nothing can be stored there anyway. Raises NodeUnavailable.
+    A node that was registered by an earlier version has no table of delayed messages. Raises
+    NodeUnavailable.
     """
     mark = (node.info.id, node.info.epoch)
     if mark in _prepared:
         return
     with _guard:
         try:
+            # RolledBack includes a read-only server. It has the table already, or nothing can be
+            # stored there anyway.
             with suppress(db_errors.RolledBack), node.writing() as session:
                 node_sql.create_node_tables(session)
-        except db_errors.Ambiguous as fault:  # done or not, it can be done again
+        except db_errors.Ambiguous as fault:  # CREATE TABLE IF NOT EXISTS is safe to repeat
             raise NodeUnavailable(fault.detail) from fault
         _prepared.add(mark)
 
 
 def prepared(node_id: int) -> Node:
-    """A node, once it has its table."""
+    """Return a node after its tables were created if they were missing. Raises NodeUnavailable."""
     node = node_pools.node(node_id)
     prepare(node)
     return node
 
 
 def evict_all() -> None:
-    """Knows of no node's table any more, like a process that has just started."""
+    """Forget which nodes have their tables, as in a process that has just started."""
     _prepared.clear()

@@ -1,10 +1,11 @@
-"""Senders of one queue store together what came while another's transaction ran.
+"""Group commit: batches for one queue that arrive during a transaction share the next one.
 
-The row lock on the head lets one transaction of a queue commit at a time, and where the binary log is on it
-is held through the flushes: one commit per flush and queue. So the first sender of a queue in a worker
-leads, and those who come meanwhile join the next transaction: one raise of the head, a row in `sent_batch`
-for each, all rows. When such a transaction fails, nothing of it is stored, and each of its batches is tried
-alone; when its end was not seen, it was not seen for each of them.
+The row lock on the head allows one committing transaction per queue. With a binary log, the lock
+is held during the flushes, so a queue gets one commit per flush. So the first sender of a queue
+in a worker leads, and the senders that arrive meanwhile join the next transaction. It raises the
+head once, and inserts one row into `sent_batch` for each batch, and all messages. If such a
+transaction is rolled back, nothing of it is stored, and each of its batches is tried alone. If
+its outcome is unknown, it is unknown for each of its batches.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from messagestore.tables.shapes import NewBatch
 from metadata.config import config
 from metadata.errors import TooLarge
 
-MOST_BYTES = 1 << 20  # bodies of a combined transaction
+MOST_BYTES = 1 << 20  # total size of the bodies in a combined transaction
 
 
 class _Part(NamedTuple):
-    """A batch on its way to the node as its sender knows it."""
+    """A batch, and its node by its sender's snapshot, which may be newer than another sender's."""
 
     node: Node
     batch: NewBatch
@@ -41,77 +42,92 @@ _guard = threading.Lock()
 
 
 class BatchWrite(Write[tuple[int, int]]):
-    """A batch on its way into a message table: (queue, first offset)."""
+    """A write of a batch to a message table. Its place is (queue, first offset)."""
 
     def __init__(self, batch: NewBatch, *, name: object, fresh: bool, deadline: float) -> None:
         super().__init__(batch.batch_id, batch.digest, name=name, fresh=fresh, deadline=deadline)
         self._batch = batch
 
     def store(self, node: Node, queue: int, *, alone: bool) -> tuple[int, int]:
-        """Store the batch, together with others unless `alone`."""
+        """Store the batch, combined with waiting batches of other senders unless `alone`.
+
+        Returns the queue and the first offset of this batch.
+        """
         first: int | None = None
         while first is None:
             with coalescer_of(queue).turn(_Part(node, self._batch), alone=alone) as turn:
                 if parts := turn.items:
                     batches = [part.batch for part in parts]
-                    lowest = known_heads.known(queue)
+                    # Read before the transaction: afterwards another send of this process may have
+                    # raised it, and the offset of this one would look too low.
+                    lowest_head = known_heads.known(queue)
                     with node.writing() as session:
                         offset = message_sql.insert_messages(
                             session, queue=queue, node_epoch=node.info.epoch, batches=batches
                         )
-                    node_guard.check_stored(node.info, queue=queue, first=offset, lowest=lowest)
+                    # A lower offset than this process has seen: the server was restored from a
+                    # backup under an open connection.
+                    node_guard.check_stored(node.info, queue=queue, first=offset, lowest=lowest_head)
                     turn.results = _first_offsets(offset, batches)
+            # No result: the combined transaction was rolled back. The next try is not combined.
             first, alone = turn.result, True
         head = first + len(self._batch.messages)
+        # The COMMIT was acknowledged, so this head is durable. Readers that wait for it are woken.
         known_heads.stored(queue, head)
         board.note(queue, head)
         return queue, first
 
     def find(self, node: Node) -> tuple[tuple[int, int], Mapping[int, int]] | None:
         with node.reading() as session:
-            known = message_sql.find_batch(session, batch_id=self.batch_id)
-        if known is None:
+            record = message_sql.find_batch(session, batch_id=self.batch_id)
+        if record is None:
             return None
-        self.compare(known.digest)
-        return (known.queue, known.first_offset), {known.queue: known.first_offset + known.message_count}
+        self.compare(record.digest)
+        return (record.queue, record.first_offset), {record.queue: record.first_offset + record.message_count}
 
 
 def coalescer_of(queue: int) -> NodeCoalescer[_Part, int]:
-    """Return what the senders of a queue share."""
-    known = _coalescers.get(queue)
-    if known is not None:
-        return known
-    spoiled = (db_errors.RolledBack, db_errors.Final, TooLarge)
-    new = NodeCoalescer[_Part, int](
-        limit_s=READ_TIMEOUT_S, take=_fitting, check=_check_reachable, apart_after=spoiled
+    """Return the coalescer through which this worker's senders of a queue combine their batches."""
+    coalescer = _coalescers.get(queue)
+    if coalescer is not None:
+        return coalescer
+    retry_alone_after = (db_errors.RolledBack, db_errors.Final, TooLarge)
+    new_coalescer = NodeCoalescer[_Part, int](
+        limit_s=READ_TIMEOUT_S, take=_count_fitting, check=_check_reachable, apart_after=retry_alone_after
     )
+    # Two senders may arrive first at once; setdefault under the lock gives both the same coalescer.
     with _guard:
-        return _coalescers.setdefault(queue, new)
+        return _coalescers.setdefault(queue, new_coalescer)
 
 
 def evict_except(queues: Collection[int]) -> None:
+    """Forget the coalescers of all other queues. Senders that hold one can still finish."""
     with _guard:
         for queue in _coalescers.keys() - queues:
             del _coalescers[queue]
 
 
 def _first_offsets(first: int, batches: Sequence[NewBatch]) -> list[int]:
-    """Return the first offset of each of some batches that lie one behind the other."""
+    """Return the first offset of each batch, given the first offset of consecutive batches."""
     lengths = (len(batch.messages) for batch in batches[:-1])
     return list(itertools.accumulate(lengths, initial=first))
 
 
 def _check_reachable(part: _Part) -> None:
-    """Raise NodeUnavailable while the node is known to be away: nobody need wait for what it holds up."""
+    """Raise NodeUnavailable while the node's circuit is open: waiting for it would be in vain."""
     part.node.circuit.check()
 
 
-def _fitting(parts: Sequence[_Part]) -> int:
-    """Number of parts, from the first on, that make one transaction."""
+def _count_fitting(parts: Sequence[_Part]) -> int:
+    """Return the number of leading parts that fit into one transaction.
+
+    Returns 0 if the first part is too large by itself; the coalescer then takes that part alone.
+    """
     messages = size = 0
     for count, part in enumerate(parts):
         messages += len(part.batch.messages)
         size += sum(len(message.body) for message in part.batch.messages)
+        # One transaction has one node epoch, so parts for a former and a present node do not mix.
         if part.node is not parts[0].node or messages > config.max_messages or size > MOST_BYTES:
             return count
     return len(parts)

@@ -1,4 +1,4 @@
-"""Messages that people send or take back from the portal: one at a time, with an audit row."""
+"""Sends and recalls of single messages by users of the portal, with an audit row for each."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from metadata.errors import CatmqError
 
 
 def send(*, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again: str = "") -> Receipt:
-    """Store one message, once per `batch_id`; `again` is the id of the message that it repeats.
+    """Store one message, once per `batch_id`, and return its receipt.
 
-    Needs `produce`. The audit row comes first and tells of the try: what is stored cannot be taken back.
-    Raises what `publish.publish` raises.
+    `again`: id of the message that this one repeats, for the audit row. Needs the right
+    `produce`. Raises the same errors as `publish.publish`, and the error of the message if it was
+    refused.
     """
     access.require(actor, "produce", topic)
     after = {"key": message.key, "tag": message.tag, "bytes": len(message.body), "again": again or None}
+    # The audit row is committed before the send, so it records an attempt: a stored message could
+    # not be removed if the audit row failed afterwards.
     _record("send", topic, after, actor)
     (fate,) = publish.publish(topic=topic, messages=[message], batch_id=batch_id, actor=actor)
     if isinstance(fate, CatmqError):
         raise fate
-    assert isinstance(fate, Receipt)  # noqa: S101 - it has no delay
+    assert isinstance(fate, Receipt)  # noqa: S101 - the message has no delay
     return fate
 
 
 def recall(*, topic: str, message_id: str, actor: Actor) -> None:
-    """Take a delayed message of a topic back. Needs `produce`.
+    """Recall a delayed message of a topic. Needs the right `produce`.
 
-    The audit row comes first, as of `send`. Raises what `delayed_admin.recall` raises.
+    As in `send`, the audit row is committed first. Raises the same errors as
+    `delayed_admin.recall`.
     """
     access.require(actor, "produce", topic)
     _record("recall", topic, {"message": message_id}, actor)

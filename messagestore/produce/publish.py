@@ -1,10 +1,11 @@
 """Sends: every message stored exactly once, in the order of its queue.
 
-A batch is cut into one part per queue, and each part is one transaction on one node. Its queue is
-fixed before the first try: named by the client, or the slot of the key, or a pure function of the
-batch id. `sent_batch` makes a repeat harmless. A part may go to another queue only while it is
-certain that no earlier try stored it. Messages with a delay are parts of their own, which go the same
-way into the table of delayed messages (delayed_store.py).
+A batch is cut into one part per queue, and each part is one transaction on one node. The queue of
+a part is fixed before the first try: named by the client, or the slot of the key, or a pure
+function of the batch id. The record in `sent_batch` makes a repeat harmless. A part may change
+its queue only while it is certain that no earlier try stored it. Messages with a delay form parts
+of their own, which are stored in the node's table of delayed messages by the same rules
+(delayed_store.py).
 """
 
 from __future__ import annotations
@@ -51,14 +52,17 @@ class Receipt(NamedTuple):
         return message_id(self.queue, self.offset)
 
 
-MOST_PRODUCER_CHARS = 100  # as the column has; names of people may be longer
+MOST_PRODUCER_CHARS = 100  # width of the column; names of users may be longer
 Fate = Receipt | DelayedReceipt | CatmqError
 
 
 class Part(NamedTuple):
-    """The messages of a batch that go to one queue; `queues` are the choices, the first one preferred.
+    """The messages of a batch that are stored in one queue by one transaction.
 
-    `delayed`: they go there later. `of`: the part of an earlier routing that this one is a piece of.
+    `queues`: the queues to try, in order of preference. `movable`: False if only the first will do.
+    `delayed`: the messages wait in the table of delayed messages first. `indexes`: places of the
+    messages in the request. `of`: number of the part that this one is a piece of, if that part's
+    routing was replaced and its messages are routed again.
     """
 
     queues: tuple[int, ...]
@@ -69,18 +73,22 @@ class Part(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Tell the parts of a batch apart, wherever they are stored in the end."""
+        """Number of the part, unique in its batch whichever queue stores the part."""
         return (self.delayed << 62) + 2 * self.queues[0] + self.movable
 
 
 class Run(NamedTuple):
-    """So many messages that follow each other in a request and share a fate: stored side by side from its
-    offset on, or refused. One that waits for its time is a run by itself."""
+    """Consecutive messages of a request with a common outcome.
+
+    They are stored at consecutive offsets, the first of which is in `fate`, or all are refused with
+    the same error. A delayed message is a run of length 1.
+    """
 
     length: int
     fate: Fate
 
     def fates(self) -> list[Fate]:
+        """Return the outcome of each message of the run, in order."""
         if not isinstance(self.fate, Receipt):
             return [self.fate] * self.length
         queue, first = self.fate
@@ -88,7 +96,7 @@ class Run(NamedTuple):
 
 
 def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Fate]:
-    """Store messages; the fate of each, in order. Raises what `send` raises."""
+    """Store messages and return the outcome of each, in order. Raises the same errors as `send`."""
     runs = send(topic=topic, messages=messages, batch_id=batch_id, actor=actor)
     return [fate for run in runs for fate in run.fates()]
 
@@ -96,7 +104,7 @@ def publish(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None
 def check_may_send(*, topic: str, actor: Actor) -> TopicInfo:
     """Return the topic if the actor may send to it. Raises Forbidden, NotFound.
 
-    Callers that read a request ask before they read its messages, which may be many.
+    Request handlers call this before they parse the messages, which may be large.
     """
     access.require(actor, "produce", topic)
     info = snapshot.find_topic(topic)
@@ -106,10 +114,11 @@ def check_may_send(*, topic: str, actor: Actor) -> TopicInfo:
 
 
 def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor) -> list[Run]:
-    """Store messages; what became of all of them, in order.
+    """Store messages and return their outcomes as runs, in the order of the messages.
 
-    Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored, and the first
-    part's error if nothing could be stored. A read-only topic refuses each part that no earlier try stored.
+    Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored. Raises
+    the error of the first message if no message was stored; after a partial success, errors are
+    in the runs. A read-only topic refuses a part unless an earlier try has stored it.
     """
     info = check_may_send(topic=topic, actor=actor)
     validate(messages)
@@ -118,30 +127,33 @@ def send(*, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, a
     parts = batch.parts()
     batch.check_times(parts)
     stored = list(map(batch.store, parts))
-    for place, part in enumerate(parts):
-        if pieces := batch.pieces(part, stored[place]):
-            stored[place] = _in_order(pieces, list(map(batch.store, pieces)))
-    runs = stored[0] if len(parts) == 1 else _in_order(parts, stored)
+    # Parts of a former routing may meet closed queues. Their messages are routed once more, by the
+    # current routing, after every other part has been tried.
+    for number, part in enumerate(parts):
+        if pieces := batch.pieces(part, stored[number]):
+            stored[number] = _merge_runs(pieces, list(map(batch.store, pieces)))
+    runs = stored[0] if len(parts) == 1 else _merge_runs(parts, stored)
     if all(isinstance(run.fate, CatmqError) for run in runs) and isinstance(runs[0].fate, CatmqError):
         raise runs[0].fate
     return runs
 
 
-def _in_order(parts: Sequence[Part], stored: Iterable[Sequence[Run]]) -> list[Run]:
-    """The fates of all messages in the order in which they were sent, of the runs of each part."""
+def _merge_runs(parts: Sequence[Part], stored: Iterable[Sequence[Run]]) -> list[Run]:
+    """Merge the runs of all parts into runs in the order of the request."""
     fates: dict[int, Fate] = {}
     for part, runs in zip(parts, stored, strict=True):
         fates.update(zip(part.indexes, (fate for run in runs for fate in run.fates()), strict=True))
-    found: list[Run] = []
+    merged: list[Run] = []
     for index in sorted(fates):
-        if found and _follows(found[-1], fates[index]):
-            found[-1] = Run(found[-1].length + 1, found[-1].fate)
+        if merged and _extends(merged[-1], fates[index]):
+            merged[-1] = Run(merged[-1].length + 1, merged[-1].fate)
         else:
-            found.append(Run(1, fates[index]))
-    return found
+            merged.append(Run(1, fates[index]))
+    return merged
 
 
-def _follows(run: Run, fate: Fate) -> bool:
+def _extends(run: Run, fate: Fate) -> bool:
+    """Return True if a message with this outcome extends the run."""
     if isinstance(run.fate, Receipt):
         return fate == Receipt(run.fate.queue, run.fate.offset + run.length)
     return isinstance(fate, CatmqError) and fate is run.fate
@@ -152,7 +164,7 @@ def _size(messages: Sequence[NewMessage]) -> int:
 
 
 class _Batch:
-    """One request on its way into the tables."""
+    """One send request: cuts it into parts, and stores each before a common deadline."""
 
     def __init__(
         self, topic: TopicInfo, messages: Sequence[NewMessage], batch_id: UUID | None, producer: str
@@ -161,17 +173,23 @@ class _Batch:
         self.messages = messages
         self.producer = producer[:MOST_PRODUCER_CHARS]
         self.deadline = time.monotonic() + DEADLINE_S
-        # An id made here was never sent before, so no earlier try of it can have been stored.
+        # An id that is generated here was never sent before, so no earlier try can have stored
+        # the batch: every lookup of earlier tries is skipped, and all queues of the topic are
+        # allowed.
         self.fresh = batch_id is None
         self.id = batch_ids.new() if batch_id is None else batch_ids.check(batch_id)
         self.routing = batch_routing.now(topic) if self.fresh else batch_routing.of_batch(topic, self.id)
 
     def parts(self) -> list[Part]:
-        """The batch cut by queue, in the order of each queue's first message.
+        """Cut the batch into parts, in the order of the first message of each.
 
-        Raises OutcomeUnknown while nobody can say by which routing it was cut when it was tried before.
+        Raises OutcomeUnknown if a former routing may have been used by an earlier try, and the
+        node that could tell is unreachable.
         """
         if not self.fresh and any(message.queue is None for message in self.messages):
+            # The client's clock may run ahead, so an earlier try may have used a routing that had
+            # ended by the time in the batch id. One stored part proves it; the whole batch is
+            # then cut alike.
             for earlier in batch_routing.before_batch(self.topic, self.id):
                 parts = self._cut(earlier, range(len(self.messages)))
                 if any(_is_known(part.queues[0], self.part_id(part), part.delayed) for part in parts):
@@ -180,14 +198,17 @@ class _Batch:
         return self._cut(self.routing, range(len(self.messages)))
 
     def _cut(self, routing: Routing, indexes: Iterable[int]) -> list[Part]:
+        """Group messages by preferred queue, by whether another will do, and by delayed or not."""
         parts: dict[tuple[int, bool, bool], Part] = {}
-        named: dict[int | None, list[int]] = {}  # indexes of messages without a delay that name their queue
+        # Indexes of the messages without a delay that insist on the queue they name. If many
+        # messages name the same queue, this saves the look-up of their part.
+        indexes_by_queue: dict[int | None, list[int]] = {}
         for index in indexes:
             message = self.messages[index]
             delayed = message.delay_ms is not None or message.deliver_at_ms is not None
-            tied = message.queue_strict and not delayed
-            if tied and message.queue in named:
-                named[message.queue].append(index)
+            stays_on_queue = message.queue_strict and not delayed
+            if stays_on_queue and message.queue in indexes_by_queue:
+                indexes_by_queue[message.queue].append(index)
                 continue
             home, movable = self._home(routing, index, message)
             if (home, movable, delayed) not in parts:
@@ -195,23 +216,28 @@ class _Batch:
                 parts[home, movable, delayed] = Part(queues, movable, delayed, [])
             part = parts[home, movable, delayed]
             part.indexes.append(index)
-            if tied and message.queue is not None:
-                named[message.queue] = part.indexes
+            if stays_on_queue and message.queue is not None:
+                indexes_by_queue[message.queue] = part.indexes
         return list(parts.values())
 
     def messages_of(self, part: Part) -> Sequence[NewMessage]:
-        """The messages of a part, which mostly is the whole batch."""
+        """Return the messages of a part; a part that is the whole batch is not copied."""
         if len(part.indexes) == len(self.messages):
             return self.messages
         return [self.messages[index] for index in part.indexes]
 
     def part_id(self, part: Part) -> bytes:
-        whole = self.id if part.of is None else routing_rules.derived_batch_id(self.id, part.of)
-        return routing_rules.derived_batch_id(whole, part.number).bytes
+        """Return the id under which `sent_batch` records the part.
+
+        The id depends on the batch id and the part's number, so a repeat of the batch finds the
+        record.
+        """
+        parent_id = self.id if part.of is None else routing_rules.derived_batch_id(self.id, part.of)
+        return routing_rules.derived_batch_id(parent_id, part.number).bytes
 
     def check_times(self, parts: Sequence[Part]) -> None:
-        """Raise Invalid, naming every time of delivery that has long passed or is too far away."""
-        wrong = [
+        """Raise Invalid with every delivery time that has long passed or is too far away."""
+        time_errors = [
             error
             for part in parts
             if part.delayed
@@ -221,61 +247,76 @@ class _Batch:
                 batch_id=None if self.fresh else self.part_id(part),
             )
         ]
-        if wrong:
-            raise Invalid(f"{wrong[0].field}: {wrong[0].message}", errors=wrong)
+        if time_errors:
+            raise Invalid(f"{time_errors[0].field}: {time_errors[0].message}", errors=time_errors)
 
     def _choices(self, routing: Routing, home: int) -> tuple[int, ...]:
-        """The queues a part may go to, its home first.
-
-        `sent_batch` is per node, so a part that may have been sent before stays on its home's node: there a
-        repeat finds it, whichever queue it is in. If its home is closed it may go on to the others: a repeat
-        comes the same way, and asks every closed queue's node on it.
-        """
+        """Return the queues that may store a part, its preferred queue first."""
         others = [queue for queue in batch_routing.anywhere(routing, self.id) if queue != home]
         choices = (home, *(queue for queue in others if queue in self.topic.queues))
         if self.fresh:
             return choices
+        # `sent_batch` is per node. A part that may have been tried before stays on the node of
+        # its preferred queue, where a repeat finds its record whichever queue has the messages.
+        # Only if that queue is closed may the part leave the node: a repeat tries the same queues
+        # in the same order, and looks for the record on each node that it passes.
         info = snapshot.find_queue(home)
         near = tuple(queue for queue in choices if snapshot.find_queue(queue).node_id == info.node_id)
         return near if info.state == "read_write" else tuple(dict.fromkeys((*near, *choices)))
 
     def _home(self, routing: Routing, index: int, message: NewMessage) -> tuple[int, bool]:
-        """(preferred queue, whether another will do) of a message."""
+        """Return the preferred queue of a message, and whether another queue will do.
+
+        Raises NotFound if the message names a queue that is not the topic's.
+        """
         if message.queue is not None:
             if message.queue not in self.topic.queues and not self._is_new(message.queue):
-                mine = ", ".join(map(str, self.topic.queues))
-                what = f"{message.queue} is not a queue of topic {self.topic.name}; its queues are {mine}"
-                error = FieldError(f"messages[{index}].queue", what)
-                raise NotFound(f"{error.field}: {what}", code=Code.QUEUE_NOT_FOUND, errors=[error])
+                queues = ", ".join(map(str, self.topic.queues))
+                problem = (
+                    f"{message.queue} is not a queue of topic {self.topic.name}; its queues are {queues}"
+                )
+                error = FieldError(f"messages[{index}].queue", problem)
+                raise NotFound(f"{error.field}: {problem}", code=Code.QUEUE_NOT_FOUND, errors=[error])
             return message.queue, not message.queue_strict
         if message.key is None:
             return batch_routing.anywhere(routing, self.id)[0], True
         return routing_rules.queue_for_key(message.key, routing.layout), routing.keyed != "strict"
 
     def _is_new(self, queue: int) -> bool:
-        """Return True if the topic just got this queue: clients may hear of it before this process."""
-        found, _ = snapshot.find_queues([queue])
-        return queue in found and found[queue].topic_id == self.topic.id
+        """Return True if the queue was just added to the topic.
+
+        A client may have received the new layout from another broker before this process reloaded
+        its own.
+        """
+        queues, _ = snapshot.find_queues([queue])
+        return queue in queues and queues[queue].topic_id == self.topic.id
 
     def store(self, part: Part) -> list[Run]:
-        """Return what became of the messages of a part."""
+        """Store a part in the first of its queues that accepts it, and return the outcomes as runs.
+
+        Errors are returned as the outcome of all messages of the part, never raised: other parts
+        of the request may be stored.
+        """
         if time.monotonic() > self.deadline:
-            what = "Not tried: the other queues of this request used up its time."
-            return [Run(len(part.indexes), db_errors.RolledBack(what))]
-        if self.topic.read_only and (refused := self._refusal(part)):
-            return [Run(len(part.indexes), refused)]
+            cause = "Not tried: the other queues of this request used up its time."
+            return [Run(len(part.indexes), db_errors.RolledBack(cause))]
+        if self.topic.read_only and (topic_refusal := self._refusal(part)):
+            return [Run(len(part.indexes), topic_refusal)]
         try:
-            elsewhere = self._stored_elsewhere(part)
+            queue_elsewhere = self._stored_elsewhere(part)
         except CatmqError as unknown:
             return [Run(len(part.indexes), unknown)]
         write = self._delayed_write(part) if part.delayed else self._write(part)
         error: CatmqError = NoWritableQueue(
             f"No queue of topic {self.topic.name} takes messages now.", retry_after_ms=1000
         )
-        for queue in part.queues if elsewhere is None else (elsewhere,):
+        # An earlier try stored the part on another node: only there is the repeat recognized.
+        for queue in part.queues if queue_elsewhere is None else (queue_elsewhere,):
             try:
                 return _runs(part, write.store_once(queue))
             except CatmqError as refusal:
+                # A closed queue is no error if the next queue takes the part, so it is reported
+                # only for a part that has no other choice.
                 if not part.movable or refusal.code != Code.QUEUE_NOT_WRITABLE:
                     error = refusal
                 if not self._may_go_elsewhere(queue, write.batch_id, refusal):
@@ -283,15 +324,19 @@ class _Batch:
         return [Run(len(part.indexes), error)]
 
     def _stored_elsewhere(self, part: Part) -> int | None:
-        """Return a queue of another node that has a part, as its first choice was closed when it was tried.
+        """Return a queue on another node that has stored the part in an earlier try, or None.
 
-        That may be open again by now, and its node knows nothing of the earlier try. Raises OutcomeUnknown if
-        it is open, and a node that may have the part is away.
+        An earlier try stored the part elsewhere if its preferred queue was closed then. Raises
+        OutcomeUnknown if the preferred queue is open and a node that may have the part is
+        unreachable.
         """
         if self.fresh or not part.movable:
             return None
         home = snapshot.find_queue(part.queues[0])
         is_open = home.state == "read_write"
+        # The queue may have been reopened since the earlier try. Its node has no record of that
+        # try, so the part would be stored a second time. AHEAD_MS allows for a client's clock
+        # that runs ahead.
         if is_open and batch_ids.time_ms(self.id) >= home.reopened_ms + batch_routing.AHEAD_MS:
             return None
         nodes = {snapshot.find_queue(queue).node_id: queue for queue in self.topic.queues}
@@ -300,12 +345,19 @@ class _Batch:
                 if _is_known(queue, self.part_id(part), part.delayed):
                     return queue
             except CatmqError:
+                # An open preferred queue would accept the part, and perhaps store it twice. A
+                # closed one refuses, and then each next queue of the part looks for the record on
+                # its node.
                 if is_open:
                     raise
         return None
 
     def _refusal(self, part: Part) -> CatmqError | None:
-        """Return why a read-only topic refuses a part; None if an earlier try stored it."""
+        """Return the error of a part for a read-only topic, or None if an earlier try stored it.
+
+        The repeat of a stored part must be answered with its receipt, not with a refusal. If a
+        node is unreachable, the returned error is OutcomeUnknown.
+        """
         try:
             if not self.fresh and any(
                 _is_known(queue, self.part_id(part), part.delayed) for queue in part.queues
@@ -313,13 +365,14 @@ class _Batch:
                 return None
         except CatmqError as unknown:
             return unknown
-        what = f"Topic {self.topic.name} is read-only: sends are refused."
-        return Conflict(what, code=Code.TOPIC_READ_ONLY)
+        cause = f"Topic {self.topic.name} is read-only: sends are refused."
+        return Conflict(cause, code=Code.TOPIC_READ_ONLY)
 
     def pieces(self, part: Part, runs: Sequence[Run]) -> list[Part]:
-        """Return the parts in which a part goes where the topic routes now, if it does.
+        """Cut a refused part again by the current routing. Return [] if it stays refused.
 
-        That is one that an earlier routing has for queues that are closed now, and that they do not hold.
+        A part is cut again if it was cut by a former routing, and whose queues are closed and are
+        known not to have stored it. A piece is not cut a second time.
         """
         closed = (Code.QUEUE_NOT_WRITABLE, Code.NO_WRITABLE_QUEUE)
         fate = runs[0].fate
@@ -328,7 +381,7 @@ class _Batch:
         routing = batch_routing.now(self.topic)
         if self.routing == routing:
             return []
-        return [one._replace(of=part.number) for one in self._cut(routing, part.indexes)]
+        return [piece._replace(of=part.number) for piece in self._cut(routing, part.indexes)]
 
     def _write(self, part: Part) -> BatchWrite:
         messages, part_id = self.messages_of(part), self.part_id(part)
@@ -337,7 +390,7 @@ class _Batch:
 
     def _delayed_write(self, part: Part) -> DelayedWrite:
         return DelayedWrite(
-            [NewDelayed(one, by_key=self._goes_by_key(one)) for one in self.messages_of(part)],
+            [NewDelayed(message, by_key=self._goes_by_key(message)) for message in self.messages_of(part)],
             batch_id=self.part_id(part),
             producer=self.producer,
             name=str(self.id),
@@ -346,19 +399,24 @@ class _Batch:
         )
 
     def _goes_by_key(self, message: NewMessage) -> bool:
-        """Return True if its key chose its queue, here or in the client, which names what it chose."""
+        """Return True if the key chose the queue of a message, here or in the client.
+
+        A client that routes by key names the queue that it chose.
+        """
         if message.key is None or not message.queue_strict:
             return False
         return message.queue in (None, routing_rules.queue_for_key(message.key, self.routing.layout))
 
     def _may_go_elsewhere(self, queue: int, part_id: bytes, refusal: CatmqError) -> bool:
+        """Return True if the part may be tried on its next queue, after this queue refused it."""
+        # After an unknown outcome the part may be stored: in another queue it would be there twice.
         if isinstance(refusal, OutcomeUnknown):
             return False
         if refusal.code == Code.QUEUE_NOT_WRITABLE:
-            return True  # said only after `sent_batch` was found not to know the batch
+            return True  # this error follows a look-up in `sent_batch` that did not find the batch
         if refusal.code == Code.NODE_FULL:
-            return self.fresh  # the other choices of one that may have been sent before are on the same node
-        return isinstance(refusal, Unavailable) and (self.fresh or _absent(queue, part_id))
+            return self.fresh  # a repeat may only choose queues on the same node, which is full
+        return isinstance(refusal, Unavailable) and (self.fresh or _is_absent(queue, part_id))
 
 
 def _runs(part: Part, place: tuple[int, int] | list[DelayedReceipt]) -> list[Run]:
@@ -368,22 +426,26 @@ def _runs(part: Part, place: tuple[int, int] | list[DelayedReceipt]) -> list[Run
 
 
 def _is_known(queue: int, part_id: bytes, delayed: bool) -> bool:
-    """Return True if a part was stored on its queue's node. Raises OutcomeUnknown while that is away."""
-    found, _ = snapshot.find_queues([queue])
-    if queue not in found:
+    """Return True if the queue's node has a record of the part.
+
+    Raises OutcomeUnknown if the node is unreachable. A queue that does not exist has no part.
+    """
+    queues, _ = snapshot.find_queues([queue])
+    if queue not in queues:
         return False
     find = delayed_sql.find_delayed_batch if delayed else message_sql.find_batch
     try:
         with node_pools.node_of(queue).reading() as session:
             return find(session, batch_id=part_id) is not None
     except CatmqError as error:
-        what = f"It may have been stored in queue {queue}, before the topic's queues changed: {error.detail}"
-        raise OutcomeUnknown(what, retry_after_ms=1000) from error
+        cause = f"It may have been stored in queue {queue}, before the topic's queues changed: {error.detail}"
+        raise OutcomeUnknown(cause, retry_after_ms=1000) from error
 
 
-def _absent(queue: int, part_id: bytes) -> bool:
+def _is_absent(queue: int, part_id: bytes) -> bool:
+    """Return True if the queue's node is certain not to have stored the part."""
     try:
         with node_pools.node_of(queue).reading() as session:
             return message_sql.find_batch(session, batch_id=part_id) is None
     except CatmqError:
-        return False  # nobody can say, so the part stays with its queue
+        return False  # unknown, so the part stays with its queue

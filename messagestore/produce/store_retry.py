@@ -1,7 +1,8 @@
-"""A write to a queue or about one: tried, repeated where that is safe, and stored once.
+"""Storage of one batch in one queue: tried, repeated where that is safe, and stored exactly once.
 
-What `publish` puts into a message table and what `delays` puts into the table of delayed messages meet the
-same refusals and the same doubts: this module is how both deal with them.
+Message tables, the tables of delayed messages and dead letters share these rules. A subclass of
+Write implements the transaction (`store`) and the look-up of an earlier try (`find`); this module
+decides which error is repeated, which is final, and when the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from metadata.errors import (
 )
 from metadata.rules.alarm_texts import say
 
-REPEATS = 3
-DEADLINE_S = 8.0  # inside the client's request timeout of 10 s
+REPEATS = 3  # after the first try
+DEADLINE_S = 8.0  # less than the client's request timeout of 10 s
 
 Place = TypeVar("Place")
 
 
 class Write(ABC, Generic[Place]):
-    """Messages of one batch on their way to one queue.
+    """A write of one batch to one queue, which is safe to repeat.
 
-    `name`: of the batch, as its sender knows it; `fresh`: no earlier request can have stored it; `deadline`:
-    until when to repeat (time.monotonic).
+    `name`: the batch id as its sender knows it, for errors. `fresh`: no earlier request can have
+    stored the batch. `deadline`: the time.monotonic() after which no try begins.
     """
 
     def __init__(
@@ -50,25 +51,35 @@ class Write(ABC, Generic[Place]):
 
     @abstractmethod
     def store(self, node: Node, queue: int, *, alone: bool) -> Place:
-        """Store them; raises `db_errors.*`. `alone`: in a transaction of their own."""
+        """Store the batch and return its place. Raises `db_errors.*`.
+
+        `alone`: in a transaction of its own, not combined with other batches.
+        """
 
     @abstractmethod
     def find(self, node: Node) -> tuple[Place, Mapping[int, int] | None] | None:
-        """Return where they are stored, if they are, and the heads that must be durable before that is told.
+        """Return the place where an earlier try stored the batch, or None if it is not stored.
 
-        None for the heads: all that could be seen. Raises Conflict if their id is another's.
+        Also returns the heads, {queue: head}, that must be durable before the place is sent to
+        anybody; None for the heads means everything that was visible on the node. Raises Conflict
+        if the batch id was used for other messages.
         """
 
     def store_once(self, queue: int) -> Place:
-        """Store the messages, return their place; elsewhere if an earlier request stored them there.
+        """Store the batch and return its place, or the place where an earlier request stored it.
 
-        Raises what stopped it, and OutcomeUnknown if a try ended unseen and no later one could clear it up.
-        A queue whose table is missing or was altered is marked.
+        Repeats a failed try up to REPEATS times before the deadline. Raises the last error, or
+        OutcomeUnknown if the outcome of a try is unknown and no later try could determine it.
+        Marks the queue as corrupt if its table is missing or was altered.
         """
+        # Once a try has an unknown outcome, a later refusal does not prove that the batch is not
+        # stored. So `doubt` is the error to raise, unless a later try succeeds.
         doubt: OutcomeUnknown | None = None
         error: CatmqError
         for repeat in range(REPEATS + 1):
             try:
+                # A combined transaction that failed may have failed because of another sender's
+                # batch, so repeats are never combined.
                 return self._attempt(queue, alone=repeat > 0)
             except db_errors.Altered as fault:
                 corruption.report(queue, offset=None, why=fault.detail)
@@ -76,17 +87,21 @@ class Write(ABC, Generic[Place]):
             except db_errors.Ambiguous as fault:
                 error = doubt = fault
             except db_errors.NoPartition as fault:
-                error = doubt or _extended(queue, fault)
+                error = doubt or _extend(queue, fault)
             except Unavailable as refusal:
                 error = doubt or refusal
+                # Only a rolled-back transaction is worth another try here. A full disk stays full
+                # for longer than the deadline.
                 if not isinstance(refusal, db_errors.RolledBack) or refusal.code == Code.NODE_FULL:
                     break
             if repeat == REPEATS or time.monotonic() > self.deadline:
                 break
+            # Jitter: transactions that met in a deadlock should not meet again.
             time.sleep(random.uniform(0.005, 0.03) * (repeat + 1))
         raise error
 
     def _attempt(self, queue: int, *, alone: bool) -> Place:
+        """Try once to store the batch. After a refusal, look for an earlier try that stored it."""
         node = node_pools.node_of(queue)
         refusal = _refusal(queue, node)
         if refusal is None:
@@ -94,10 +109,14 @@ class Write(ABC, Generic[Place]):
                 return self.store(node, queue, alone=alone)
             except (db_errors.Duplicate, db_errors.Refused) as fault:
                 refusal = fault
-        found = None if self.fresh and refusal.code == Code.NODE_FULL else self.find(node)
-        if found is None:
-            raise _explained(refusal, queue, node)
-        place, heads = found
+        # A refusal is final only if no earlier try stored the batch. The head row is updated before
+        # `sent_batch`, so a closed queue refuses a repeat without a look at that record.
+        stored = None if self.fresh and refusal.code == Code.NODE_FULL else self.find(node)
+        if stored is None:
+            raise _explain(refusal, queue, node)
+        place, heads = stored
+        # The record was read and not written by this process, so it may be visible before it is on
+        # disk. A receipt must not be sent before that: a killed server would lose the messages.
         try:
             durability.confirm(node_id=node.info.id, heads=heads)
         except NodeUnavailable as error:
@@ -105,14 +124,14 @@ class Write(ABC, Generic[Place]):
         return place
 
     def compare(self, digest: bytes) -> None:
-        """Raise Conflict if what is stored under this id is something else."""
+        """Raise Conflict if the digest that is stored under the batch id is not this batch's."""
         if digest != self.digest:
-            what = f"batch_id {self.name} was already used for other messages; make a new one for each batch"
-            raise Conflict(what, code=Code.BATCH_CONFLICT)
+            cause = f"batch_id {self.name} was already used for other messages; make a new one for each batch"
+            raise Conflict(cause, code=Code.BATCH_CONFLICT)
 
 
-def _extended(queue: int, fault: db_errors.NoPartition) -> CatmqError:
-    """Make the partitions that were missing; the error to report if the repeat meets the same."""
+def _extend(queue: int, fault: db_errors.NoPartition) -> CatmqError:
+    """Add the missing partitions of a queue. Return the error to raise if no repeat succeeds."""
     try:
         partitions.extend(queue)
     except CatmqError as error:
@@ -121,25 +140,36 @@ def _extended(queue: int, fault: db_errors.NoPartition) -> CatmqError:
 
 
 def _refusal(queue: int, node: Node) -> CatmqError | None:
-    """Return why nothing is stored in a queue now, as far as this process knows without asking."""
+    """Return the error if the queue or its node is closed for sends, by this process's snapshot.
+
+    Returns None if a try is worthwhile; the node has the last word.
+    """
     if snapshot.find_queue(queue).state == "creating":
-        snapshot.refresh()  # clients may hear sooner than this process that it is open
+        # Another broker may have opened the queue, and clients may know it before this process
+        # does.
+        snapshot.refresh()
     if snapshot.find_queue(queue).state != "read_write" or node.info.state != "read_write":
         return _closed(queue, node, "not open for sends")
     if node.info.disk != "full":
         return None
     name = node.info.name
-    what = f"The disk of node {name} is nearly full, so it stores nothing. Name a queue on another node."
-    return db_errors.RolledBack(what, code=Code.NODE_FULL, retry_after_ms=10_000)
+    cause = f"The disk of node {name} is nearly full, so it stores nothing. Name a queue on another node."
+    return db_errors.RolledBack(cause, code=Code.NODE_FULL, retry_after_ms=10_000)
 
 
-def _explained(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
-    """Return the error to report for a refusal, now that it is certain that the batch is not stored."""
+def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
+    """Return the error to raise for a refusal, given that the batch is certainly not stored.
+
+    Marks the queue as corrupt if a message already has the offset that the batch would have got.
+    """
     if isinstance(refusal, db_errors.Duplicate):
+        # A duplicate key (1062) without a record in `sent_batch`: the key was the offset, so the
+        # head is too low.
         corruption.report(queue, offset=None, why=say("end_refused", error=refusal.detail))
         return StoreCorrupt(f"Queue {queue}: log end offset below a stored message. Run manage.py verify.")
     if not isinstance(refusal, db_errors.Refused):
         return refusal
+    # The transaction reports no cause when the head row does not match. Read the row to name it.
     with node.reading() as session:
         head = queue_sql.read_head(session, queue=queue)
     if head is None:
@@ -148,14 +178,15 @@ def _explained(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
         return _closed(queue, node, {"ro": "read-only"}.get(head.state, head.state))
     if head.node_epoch != node.info.epoch:
         snapshot.refresh()
-        fresh = snapshot.current().nodes.get(node.info.id)
-        if fresh is not None and fresh.epoch != head.node_epoch and fresh.state != "offline":
-            # No repeat can help: metadata, or the node, was restored to before the node's last adoption.
-            why = node_guard.epoch_fault(fresh.name, stored=head.node_epoch, expected=fresh.epoch)
+        reloaded = snapshot.current().nodes.get(node.info.id)
+        if reloaded is not None and reloaded.epoch != head.node_epoch and reloaded.state != "offline":
+            # Reloading did not help: metadata or the node was restored to a state before the
+            # node's last adoption. No repeat can succeed.
+            why = node_guard.epoch_fault(reloaded.name, stored=head.node_epoch, expected=reloaded.epoch)
             return NodeUnavailable(why, retry_after_ms=5000)
     return db_errors.RolledBack(f"Queue {queue} on node {node.info.name} changed meanwhile.")
 
 
-def _closed(queue: int, node: Node, how: str) -> Conflict:
-    what = f"Queue {queue} on node {node.info.name} is {how}. Name another queue, or none."
-    return Conflict(what, code=Code.QUEUE_NOT_WRITABLE)
+def _closed(queue: int, node: Node, condition: str) -> Conflict:
+    cause = f"Queue {queue} on node {node.info.name} is {condition}. Name another queue, or none."
+    return Conflict(cause, code=Code.QUEUE_NOT_WRITABLE)

@@ -1,12 +1,16 @@
-"""Retention: what is too old, or too much, is no longer served, and then deleted.
+"""Retention: deletes messages that are too old, or more than a topic may keep.
 
-A queue is kept from an offset on: everything younger than the topic's `retention_days`; longer, up to
-`keep_unread_days`, what an active group has not read; and at most its share of `retention_bytes`, whoever
-has read what. `plan` finds that offset and what stands below it, `clean` carries it out: it raises `low` in a
-commit of its own, from which on pulls answer `cleaned`, waits until no pull is under way that began before,
-and then drops whole partitions, or deletes rows in small batches where there are none. Nothing at or above
-`low` can be deleted, and everything may be repeated at any point. `purge` does the same up to where an
-archive proves that it holds the messages.
+Each queue is kept from an offset on, which `plan` computes:
+
+* Messages younger than the topic's `retention_days` are kept.
+* Messages that an active group has not read are kept longer, up to `keep_unread_days`.
+* A queue keeps at most its share of the topic's `retention_bytes`, read or not.
+
+`clean` executes the plan. It raises the log start offset (`low`) in a commit of its own, after
+which pulls below it are answered `cleaned`. It waits until no pull that began before can still
+run, and then drops whole partitions. Where a table has no partitions, it deletes rows in small
+batches. Nothing at or above `low` can be deleted, and every step may be repeated. `purge` does
+the same up to the offset that an archive has proved to hold.
 """
 
 from __future__ import annotations

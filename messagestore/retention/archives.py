@@ -1,6 +1,7 @@
-"""Proof of what an archive holds; Spark jobs write archives, spark_tasks/archives.py says how.
+"""Verification of archives, which Spark jobs write (spark_tasks/archives.py).
 
-ARCHIVE/<topic>/day=<day>/manifest.json names parts, their files with SHA-256, and the offsets of each queue.
+ARCHIVE/<topic>/day=<day>/manifest.json names parts, their files with SHA-256, and the offsets of
+each queue.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BLOCK = 1 << 20  # bytes read at once
 
 
 class Archived(NamedTuple):
-    """The offsets first … end - 1 of a queue, of the node whose data carries `identity`."""
+    """The offsets first … end - 1 of a queue, from the node whose data has this `identity`."""
 
     first: int
     end: int
@@ -27,7 +28,7 @@ class Archived(NamedTuple):
 
 
 class Stock(NamedTuple):
-    """Contents of an archive for one topic; days are such as 2026-11-22."""
+    """Contents of an archive for one topic. Days have the form 2026-11-22."""
 
     topic: str
     days: int
@@ -38,15 +39,20 @@ class Stock(NamedTuple):
 
 
 def stock(archive: Path) -> list[Stock]:
-    """List an archive by topic; its files are not looked at. Raises Conflict for a damaged manifest."""
-    topics = grouped((one.parent.parent.name, one) for one in sorted(archive.glob("*/day=*/manifest.json")))
+    """List the contents of an archive by topic. Raises Conflict if a manifest is damaged.
+
+    Only manifests are read. The files that they name are not checked.
+    """
+    topics = grouped(
+        (manifest.parent.parent.name, manifest) for manifest in sorted(archive.glob("*/day=*/manifest.json"))
+    )
     return [_stock(topic, manifests) for topic, manifests in topics.items()]
 
 
 def _stock(topic: str, manifests: Sequence[Path]) -> Stock:
     days = [manifest.parent.name.removeprefix("day=") for manifest in manifests]
     parts = [part for manifest in manifests for part in _parts(manifest, topic)]
-    rows = sum(one["rows"] for part in parts for one in part["ranges"])
+    rows = sum(span["rows"] for part in parts for span in part["ranges"])
     size = sum(file["bytes"] for part in parts for file in part["files"])
     return Stock(topic, len(days), days[0], days[-1], rows, size)
 
@@ -54,28 +60,31 @@ def _stock(topic: str, manifests: Sequence[Path]) -> Stock:
 def proven(
     archive: Path, topic: str, *, say: Callable[[str, int, int], None] | None = None
 ) -> dict[int, list[Archived]]:
-    """{queue: what the archive holds of it, rising}, after every file was found as it was published.
+    """Check every file of an archived topic. Return the archived spans by queue, rising.
 
-    `say` hears which day is checked, how many were, of how many. Raises Invalid if there is no such archive,
-    Conflict if it is damaged.
+    `say` is called before each day with a text, the number of checked days, and the number of all.
+    Raises Invalid if the archive has no such topic, Conflict if a file is missing or damaged.
     """
-    home = archive / topic
-    if not home.is_dir():
+    topic_folder = archive / topic
+    if not topic_folder.is_dir():
         raise Invalid.field("archive", f"{archive} has no archived days of topic {topic}")
-    held: dict[int, list[Archived]] = {}
-    manifests = sorted(home.glob("day=*/manifest.json"))
+    archived: dict[int, list[Archived]] = {}
+    manifests = sorted(topic_folder.glob("day=*/manifest.json"))
     for number, manifest in enumerate(manifests):
         if say is not None:
             say(f"checking the archive, {manifest.parent.name}:", number, len(manifests))
         for part in _parts(manifest, topic):
+            # After a purge the archive has the only copy, so each size and checksum is compared.
             _check(manifest.parent / part["directory"], part["files"])
-            for one in part["ranges"]:
-                held.setdefault(one["queue"], []).append(Archived(one["first"], one["end"], one["identity"]))
-    return {queue: sorted(mine) for queue, mine in held.items()}
+            for span in part["ranges"]:
+                archived.setdefault(span["queue"], []).append(
+                    Archived(span["first"], span["end"], span["identity"])
+                )
+    return {queue: sorted(spans) for queue, spans in archived.items()}
 
 
 def covered(held: Sequence[Archived], low: int) -> int:
-    """The offset up to which an archive holds everything from `low` on; parts rise.
+    """Return the offset up to which spans in rising order hold everything from `low` on.
 
     >>> covered([Archived(0, 10, ""), Archived(10, 20, ""), Archived(25, 30, "")], 5)
     20
@@ -83,13 +92,14 @@ def covered(held: Sequence[Archived], low: int) -> int:
     5
     """
     reached = low
-    for one in held:
-        if one.first <= reached:
-            reached = max(reached, one.end)
+    for span in held:
+        if span.first <= reached:
+            reached = max(reached, span.end)
     return reached
 
 
 def _parts(manifest: Path, topic: str) -> list[dict[str, Any]]:
+    """Return the parts that a manifest names. Raises Conflict if the manifest is damaged."""
     try:
         value = json.loads(manifest.read_text())
         if (value["format"], value["topic"]) != (FORMAT, topic):
@@ -100,6 +110,7 @@ def _parts(manifest: Path, topic: str) -> list[dict[str, Any]]:
 
 
 def _check(part: Path, files: Sequence[dict[str, Any]]) -> None:
+    """Raise Conflict if a file of a part is missing, or differs in size or checksum."""
     for file in files:
         path = part / file["name"]
         if not path.exists():
@@ -109,8 +120,8 @@ def _check(part: Path, files: Sequence[dict[str, Any]]) -> None:
 
 
 def _sha256(path: Path) -> str:
-    sums = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
-            sums.update(block)
-    return sums.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Carries plans out: low, a pause, then partitions and rows."""
+"""Executes retention plans: raises `low`, waits for pulls, removes partitions and rows."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 
 log = logging.getLogger(__name__)
-CHUNK = 2_000  # rows in one transaction: on SQLite every writer waits for it
-REST_S = READ_TIMEOUT_S + 1.0  # a pull that began before this is over: its read times out earlier
-PACE = 200  # writers stand while a partition goes: it takes no more than this part of their time
+CHUNK = 2_000  # rows in one transaction, for which every writer waits on SQLite
+REST_S = READ_TIMEOUT_S + 1.0  # longer than any pull: its read would have timed out
+PACE = 200  # writers wait while a partition is dropped: at most one 200th of the time
 MOST_PAUSE_S = 30.0
-PASS_S = 300.0  # a scheduled pass begins nothing new after it
+PASS_S = 300.0  # a scheduled pass begins no further queue after this
 Say = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A plan, and what came of it: nothing with `dry_run`. A `problem` says why not all was done."""
+    """A plan and its result, which is empty in a dry run.
+
+    `raised`: this run raised `low`. `dropped`: partitions. `deleted`: rows. `problem`: why the
+    plan was not executed, or not completely.
+    """
 
     plan: QueuePlan
     raised: bool = False
@@ -53,30 +57,32 @@ def clean(
     pass_s: float | None = None,
     progress: Say | None = None,
 ) -> list[Cleaned]:
-    """Clean a topic, or all; return for each queue what was done, or with `dry_run` would be. Needs `manage`.
+    """Clean a topic, or all topics. Return the plan and the result of each queue.
 
-    Stops beginning with further queues after `pass_s`; the next run goes on from there. A person who cleans
-    says that the clock is right; a job that finds that it jumped cleans nothing by age. Raises
-    NotFound(topic_not_found), MetadataUnavailable.
+    With `dry_run`, only plans are made. Needs the right `manage` on the topics. After `pass_s`,
+    no further queue is begun. `rest_s`: time to wait between raising `low` and removing messages.
+    Raises NotFound (topic_not_found), MetadataUnavailable.
     """
-    ends = time.monotonic() + (pass_s or float("inf"))
-    chosen = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
-    for one in chosen:
-        access.require(actor, "manage", one.name)
-    jumped = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
+    deadline = time.monotonic() + (pass_s or float("inf"))
+    topics = topic_rows.ready() if topic is None else [topic_rows.named(name=topic, actor=actor)]
+    for view in topics:
+        access.require(actor, "manage", view.name)
+    # A user who cleans confirms that the clock is right. A job that finds a jump deletes nothing
+    # by age: messages that look old may be new.
+    clock_jump = clock_marks.look(confirm=actor.kind != "job" and not dry_run)
     if pass_s is not None:
-        random.shuffle(chosen)  # so that every topic has its turn, also where a pass ends too early
-    planner = partial(plan, record=not dry_run, jumped=jumped)
-    run = Run(actor=actor, planner=planner, dry_run=dry_run, say=progress, ends=ends)
-    done = run.over(chosen, rest_s=rest_s)
+        random.shuffle(topics)  # every topic has its turn, even if passes end early
+    planner = partial(plan, record=not dry_run, jumped=clock_jump)
+    run = Run(actor=actor, planner=planner, dry_run=dry_run, say=progress, ends=deadline)
+    results = run.over(topics, rest_s=rest_s)
     if not dry_run:
-        _alarm(done)
-    return done
+        _alarm(results)
+    return results
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run over some topics; `planner` says what goes of each."""
+    """One cleaning run over some topics. `planner` returns the plans of a topic's queues."""
 
     actor: Actor
     planner: Callable[[TopicView], list[QueuePlan]]
@@ -86,148 +92,165 @@ class Run:
     found: list[Cleaned] = field(default_factory=list)
 
     def over(self, chosen: Sequence[TopicView], *, rest_s: float) -> list[Cleaned]:
-        """Raise `low`, wait until no pull is under way that began before, and remove what is below."""
-        for number, one in enumerate(chosen):
+        """Raise `low` in all queues, wait for the end of older pulls, and remove messages."""
+        for number, topic in enumerate(chosen):
             self.tell("planned topics:", number, len(chosen))
             if time.monotonic() <= self.ends:
-                self.raise_lows(one)
-        if rest_s and any(one.raised for one in self.found):
+                self.raise_lows(topic)
+        # A pull that began before the commit may still read rows below the new `low`. One wait
+        # serves all queues of the run.
+        if rest_s and any(result.raised for result in self.found):
             self.tell("waiting for pulls that began before, s:", 0, int(rest_s))
             time.sleep(rest_s)
-        return [self.remove(one) for one in self.found]
+        return [self.remove(result) for result in self.found]
 
     def tell(self, what: str, done: int, total: int) -> None:
         if self.say is not None:
             self.say(Progress(what, done, total))
 
     def raise_lows(self, topic: TopicView) -> None:
-        """Plan a topic and raise `low` in its queues; what goes unread is noted before."""
-        mine = [Cleaned(one, problem=one.problem) for one in self.planner(topic)]
+        """Plan a topic and raise `low` in its queues. Unread messages are counted first."""
+        results = [Cleaned(result, problem=result.problem) for result in self.planner(topic)]
         if not self.dry_run:
-            mine = [self._raise(one) for one in mine]
-            self._audit(topic, mine)
-        self.found += mine
+            results = [self._raise(result) for result in results]
+            self._audit(topic, results)
+        self.found += results
 
-    def _raise(self, one: Cleaned) -> Cleaned:
-        aim = one.plan
-        if one.problem or not aim.messages:
-            return one
-        _count(aim, 1)
+    def _raise(self, result: Cleaned) -> Cleaned:
+        """Raise `low` of one queue as planned. An error is returned as the `problem`."""
+        plan = result.plan
+        if result.problem or not plan.messages:
+            return result
+        # Counted before the commit: if this process dies in between, the loss is reported and not
+        # hidden.
+        _count(plan, 1)
         try:
-            with node_pools.node(aim.node_id).reading() as session:  # harmless to repeat
-                raised = partition_sql.raise_low(session, queue=aim.queue, low=aim.keep_from)
+            with node_pools.node(plan.node_id).reading() as session:  # a repeat is harmless
+                raised = partition_sql.raise_low(session, queue=plan.queue, low=plan.keep_from)
         except CatmqError as error:
-            return replace(one, problem=error.detail)
-        if not raised:  # somebody else did, and counted
-            _count(aim, -1)
-            return one
-        log.info("Queue %d of topic %s starts at %d now (%s)", aim.queue, aim.topic, aim.keep_from, aim.why)
-        return replace(one, raised=True)
+            return replace(result, problem=error.detail)
+        # Another process has raised it already, and has counted the losses.
+        if not raised:
+            _count(plan, -1)
+            return result
+        log.info(
+            "Queue %d of topic %s starts at %d now (%s)", plan.queue, plan.topic, plan.keep_from, plan.why
+        )
+        return replace(result, raised=True)
 
-    def remove(self, one: Cleaned) -> Cleaned:
-        """Drop and delete what is below `low`, also what an earlier run left."""
-        if self.dry_run or one.problem or time.monotonic() > self.ends:
-            return one
-        node = node_pools.node(one.plan.node_id)
+    def remove(self, result: Cleaned) -> Cleaned:
+        """Remove partitions and rows below `low`, including those that an earlier run left."""
+        if self.dry_run or result.problem or time.monotonic() > self.ends:
+            return result
+        node = node_pools.node(result.plan.node_id)
         dropped = deleted = 0
         try:
-            dropped = self._drop(node, one.plan)
-            deleted = self._delete(node, one.plan)
+            dropped = self._drop(node, result.plan)
+            deleted = self._delete(node, result.plan)
             problem = None
         except CatmqError as error:
             problem = error.detail
-        return replace(one, dropped=dropped, deleted=deleted, problem=problem)
+        return replace(result, dropped=dropped, deleted=deleted, problem=problem)
 
-    def _drop(self, node: Node, aim: QueuePlan) -> int:
-        """Drop the partitions below `low`, one by one, so that writers wait for a moment only."""
-        if not aim.partitions:
+    def _drop(self, node: Node, plan: QueuePlan) -> int:
+        """Drop the partitions below `low` one by one. Return their number."""
+        if not plan.partitions:
             return 0
-        done = 0
-        left: int | None = aim.partitions
-        while left:
-            begun = time.monotonic()
-            with node.maintaining() as session:  # one for each, so that others may change the table between
-                partitions.take_turn(session, queue=aim.queue)
-                left = _drop_one(session, aim.queue)
-            if left is None:
+        dropped = 0
+        remaining: int | None = plan.partitions
+        while remaining:
+            started_at = time.monotonic()
+            # A session for each partition: others may change the table in between, and writers
+            # wait only for a moment.
+            with node.maintaining() as session:
+                partitions.take_turn(session, queue=plan.queue)
+                remaining = _drop_one(session, plan.queue)
+            if remaining is None:
                 break
-            done += 1
-            self.tell(f"{aim.topic} queue {aim.queue}: partitions", done, done + left)
+            dropped += 1
+            self.tell(f"{plan.topic} queue {plan.queue}: partitions", dropped, dropped + remaining)
             if time.monotonic() > self.ends:
                 break
-            if left and node.info.disk != "full":  # there nobody writes, and room is wanted
-                time.sleep(min(PACE * (time.monotonic() - begun), MOST_PAUSE_S))
-        return done
+            # A full node accepts no writes and needs the room, so there is no pause.
+            if remaining and node.info.disk != "full":
+                time.sleep(min(PACE * (time.monotonic() - started_at), MOST_PAUSE_S))
+        return dropped
 
-    def _delete(self, node: Node, aim: QueuePlan) -> int:
-        """Delete rows below `low` in small batches; return how many.
+    def _delete(self, node: Node, plan: QueuePlan) -> int:
+        """Delete rows below `low` in small batches, and return their number.
 
-        Where there are partitions, only of a queue of which nothing is kept: others drop them soon.
+        In a table with partitions, rows are deleted only if the queue keeps no message. Otherwise
+        the partition is dropped as a whole later.
         """
-        if aim.partitions is not None and aim.keep_from < aim.head:
+        if plan.partitions is not None and plan.keep_from < plan.head:
             return 0
-        low, done, left = _low(node, aim.queue), 0, 0
+        low, deleted, total = _read_low(node, plan.queue), 0, 0
         while time.monotonic() < self.ends:
             with node.reading() as session:
-                lowest, _ = audit_sql.offset_ends(session, queue=aim.queue, first=0)
+                lowest, _ = audit_sql.offset_ends(session, queue=plan.queue, first=0)
                 if lowest is None or lowest >= low:
                     break
-                left = left or low - lowest
-                begun = time.monotonic()
-                done += partition_sql.delete_below(session, queue=aim.queue, end=min(low, lowest + CHUNK))
-            self.tell(f"{aim.topic} queue {aim.queue}: rows", done, left)
-            time.sleep(time.monotonic() - begun)  # half of the time is for others
-        return done
+                total = total or low - lowest
+                started_at = time.monotonic()
+                deleted += partition_sql.delete_below(session, queue=plan.queue, end=min(low, lowest + CHUNK))
+            self.tell(f"{plan.topic} queue {plan.queue}: rows", deleted, total)
+            time.sleep(time.monotonic() - started_at)  # half of the time is left to other writers
+        return deleted
 
-    def _audit(self, topic: TopicView, found: Sequence[Cleaned]) -> None:
-        """Write down what people did; what the schedule does stands in the log and in the alarms."""
-        moved = {str(one.plan.queue): one.plan for one in found if one.raised}
-        if not moved or self.actor.kind == "job":
+    def _audit(self, topic: TopicView, results: Sequence[Cleaned]) -> None:
+        """Write an audit row for a run by a user; scheduled runs have logs and alarms."""
+        raised_plans = {str(result.plan.queue): result.plan for result in results if result.raised}
+        if not raised_plans or self.actor.kind == "job":
             return
-        before = {queue: aim.low for queue, aim in moved.items()}
-        after = {queue: aim.keep_from for queue, aim in moved.items()}
+        before = {queue: plan.low for queue, plan in raised_plans.items()}
+        after = {queue: plan.keep_from for queue, plan in raised_plans.items()}
         audit.record(
             actor=self.actor, verb="clean", kind="topic", name=topic.name, before=before, after=after
         )
 
 
-def _count(aim: QueuePlan, sign: int) -> None:
-    """Count what groups lose unread, before it is lost; a `sign` of -1 undoes that."""
-    for loss in aim.unread:
-        what = say(f"dropped_by_{aim.why}", messages=loss.messages, queue=f"{aim.topic}/{aim.number}")
+def _count(plan: QueuePlan, sign: int) -> None:
+    """Count the unread messages that groups lose in their alarms; a `sign` of -1 undoes it."""
+    for loss in plan.unread:
+        detail = say(f"dropped_by_{plan.why}", messages=loss.messages, queue=f"{plan.topic}/{plan.number}")
         if sign > 0:
             level = logging.WARNING if loss.active else logging.INFO
-            log.log(level, "Group %s, topic %s: %s", loss.group, aim.topic, what)
-        name, count = f"{loss.group}/{aim.topic}", sign * loss.messages
-        alarms.raise_alarm(kind="unread_dropped", name=name, detail=what, count=count)
+            log.log(level, "Group %s, topic %s: %s", loss.group, plan.topic, detail)
+        name, count = f"{loss.group}/{plan.topic}", sign * loss.messages
+        alarms.raise_alarm(kind="unread_dropped", name=name, detail=detail, count=count)
 
 
-def _alarm(found: Sequence[Cleaned]) -> None:
-    """A queue that cannot be cleaned, or not as its topic wants it, is an alarm until it can."""
-    mended = []
-    for one in found:
-        name, why = f"{one.plan.topic}/{one.plan.number}", one.problem or one.plan.blocked_by
+def _alarm(results: Sequence[Cleaned]) -> None:
+    """Raise an alarm for each queue that cannot be cleaned as its topic is set. End the others."""
+    cleaned = []
+    for result in results:
+        name, why = f"{result.plan.topic}/{result.plan.number}", result.problem or result.plan.blocked_by
         if why is None:
-            mended.append(name)
+            cleaned.append(name)
             continue
-        log.warning("Queue %d of topic %s: %s", one.plan.queue, one.plan.topic, why)
+        log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
         alarms.raise_alarm(kind="not_cleaned", name=name, detail=of_error(why))
-    alarms.end(kind="not_cleaned", names=mended)
+    alarms.end(kind="not_cleaned", names=cleaned)
 
 
-def _low(node: Node, queue: int) -> int:
+def _read_low(node: Node, queue: int) -> int:
+    """Return the log start offset of a queue, 0 without a head row."""
     with node.reading() as session:
         head = queue_sql.read_head(session, queue=queue)
     return head.low if head is not None else 0
 
 
 def _drop_one(session: Session, queue: int) -> int | None:
-    """Drop the lowest partition below `low`, never the last; return how many are left, None if none was."""
+    """Drop the lowest partition below `low`. Return how many more there are.
+
+    Returns None if no partition was below `low`. The last partition is never dropped.
+    """
+    # `low` is read again in the same session: only what is below it now may be removed.
     head = queue_sql.read_head(session, queue=queue)
-    parts = partition_sql.list_partitions(session, queue=queue)
-    going = [one.name for one in parts[:-1] if head is not None and one.end <= head.low]
-    if not going:
+    listed = partition_sql.list_partitions(session, queue=queue)
+    below_low = [p.name for p in listed[:-1] if head is not None and p.end <= head.low]
+    if not below_low:
         return None
-    change = partial(partition_sql.drop_partition, session, queue=queue, name=going[0])
-    partitions.alter(session, table=running.message_table(queue), change=change)
-    return len(going) - 1
+    drop = partial(partition_sql.drop_partition, session, queue=queue, name=below_low[0])
+    partitions.alter(session, table=running.message_table(queue), change=drop)
+    return len(below_low) - 1

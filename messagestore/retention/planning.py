@@ -1,4 +1,4 @@
-"""Messages to keep of each queue of a topic, and groups that have not read what goes."""
+"""Retention plans: the offset to keep each queue from, and the unread messages to lose."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from metadata.rules.topics.retention import Span
 from metadata.topics.topic_rows import QueueView, TopicView
 
 DAY_MS = 86_400_000
-SLICES = 20  # of a table without partitions, each weighed by a sample
+SLICES = 20  # parts of a table without partitions, the size of each estimated by a sample
 SAMPLE = 50  # rows
-ROW_BYTES = 60  # what a row costs beside what it holds
+ROW_BYTES = 60  # overhead of a row
 _KEPT = ("read_write", "read_only")
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Number of messages that go and a group has not read, a broadcasting one's slowest instance."""
+    """Number of unread messages that a group loses. For broadcasting: by its slowest instance."""
 
     group: str
     messages: int
@@ -38,11 +38,12 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """A queue and the offset to keep it from; `why` is age, size, archive, or empty if nothing goes.
+    """A queue, and the offset `keep_from` below which its messages are removed.
 
-    `bytes` is an estimate of what is below that offset, of whole `partitions` or, without any, of rows.
-    `notes` tell how the settings work out here, `blocked_by` why one of them cannot be followed; with a
-    `problem` the queue is left alone.
+    `why`: age, size, archive, or empty if nothing is removed. `partitions`: number of partitions
+    to drop, None for a table without partitions. `bytes`: estimated size of these partitions, or
+    of the rows. `notes`: effects of the settings in this queue. `blocked_by`: why a setting
+    cannot be followed. `problem`: why the queue is not cleaned at all.
     """
 
     topic: str
@@ -63,24 +64,28 @@ class QueuePlan:
 
     @property
     def messages(self) -> int:
+        """Number of offsets to remove."""
         return self.keep_from - self.low
 
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """Readers of a topic, their positions in each queue, and for whom unread messages are kept longer."""
+    """Groups of a topic, their rows by queue, and the active ones, whose unread messages stay."""
 
     groups: Mapping[int, Reading]
     rows: Mapping[int, Sequence[ReaderRow]]
     active: frozenset[int]
 
     def kept_for(self, queue: int) -> list[int]:
+        """Return the committed offsets of active groups."""
         return [row.committed for row in self.rows.get(queue, ()) if row.group_id in self.active]
 
     def positions(self, queue: int) -> list[int]:
+        """Return the committed offsets of all groups."""
         return [row.committed for row in self.rows.get(queue, ())]
 
     def losses(self, queue: int, low: int, keep_from: int) -> tuple[Loss, ...]:
+        """Return the unread messages in low … keep_from - 1 of each group that has any."""
         worst: dict[int, int] = {}
         for row in self.rows.get(queue, ()):
             lost = retention.lost(committed=row.committed, low=low, keep_from=keep_from)
@@ -93,64 +98,70 @@ class _Readers:
 
 
 def plan(topic: TopicView, *, record: bool, jumped: str | None = None) -> list[QueuePlan]:
-    """The plans of a topic's queues, by number; `record`: keep what was learned of its groups.
+    """Return the plans of a topic's queues.
 
-    `jumped`: why the clock cannot be trusted, so that nothing goes by age.
-
-    Raises MetadataUnavailable. A node that does not answer, or a table that cannot be read, is a `problem`.
+    `record`: save the progress of its groups, which decides whether they are active. `jumped`:
+    why the clock cannot be trusted, in which case nothing is removed by age. If a node does not
+    answer or a table cannot be read, the plan has a `problem`. Raises MetadataUnavailable.
     """
     return _each(topic, record, lambda planner: planner.plan(), jumped)
 
 
 def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
-    """The plans that keep each queue from an offset on, {queue: offset}; a queue not named is kept whole.
+    """Return plans that keep each queue from an offset on.
 
-    Raises what `plan` raises.
+    `upto`: {queue: offset}. A queue that is not in it is kept completely. Raises
+    MetadataUnavailable.
     """
     return _each(topic, False, lambda planner: planner.plan_purge(upto.get(planner.blank.queue, 0)), None)
 
 
 def _each(
-    topic: TopicView, record: bool, wanted: Callable[[_Planner], QueuePlan], jumped: str | None
+    topic: TopicView, record: bool, make_plan: Callable[[_Planner], QueuePlan], jumped: str | None
 ) -> list[QueuePlan]:
-    queues = [one for one in topic.queues if one.state in _KEPT]
+    queues = [queue_view for queue_view in topic.queues if queue_view.state in _KEPT]
     readers, skipped = _readers(topic, queues, record)
     plans = []
     for queue in queues:
         blank = QueuePlan(topic.name, queue.queue, queue.number, queue.node, queue.node_id, blocked_by=jumped)
+        # Without the positions of its readers, unread messages could be removed: leave the queue
+        # alone.
         if queue.node in skipped:
             plans.append(replace(blank, blocked_by=None, problem=skipped[queue.node]))
             continue
         try:
             with node_pools.node(queue.node_id).reading() as session:
-                found = _planner(session, topic, blank, readers)
-                plans.append(wanted(found) if isinstance(found, _Planner) else found)
+                planner = _planner(session, topic, blank, readers)
+                plans.append(make_plan(planner) if isinstance(planner, _Planner) else planner)
         except CatmqError as error:
             plans.append(replace(blank, blocked_by=None, problem=error.detail))
     return plans
 
 
 def _readers(topic: TopicView, queues: Sequence[QueueView], record: bool) -> tuple[_Readers, dict[str, str]]:
-    """The readers of a topic, and why those on some nodes are not known."""
-    groups = {one.group_id: one for one in subscribers.readings(topic.id)}
+    """Return the readers of a topic, and {node: reason} for nodes whose readers cannot be read."""
+    groups = {reading.group_id: reading for reading in subscribers.readings(topic.id)}
     rows: dict[int, list[ReaderRow]] = {}
 
-    def read(session: Session, mine: Sequence[QueueView]) -> None:
-        for row in audit_sql.list_readers(session, queues=[one.queue for one in mine]):
+    def read(session: Session, node_queues: Sequence[QueueView]) -> None:
+        for row in audit_sql.list_readers(session, queues=[view.queue for view in node_queues]):
+            # A row with an older epoch is of an earlier subscription of the group.
             if row.group_id in groups and row.epoch >= groups[row.group_id].base_epoch:
                 rows.setdefault(row.queue, []).append(row)
 
     skipped = sweeping.ask(sweeping.by_node(queues), read, what=f"Readers of topic {topic.name}")
-    sums = dict.fromkeys((one.id for one in groups.values()), 0)
-    for row in (row for of_queue in rows.values() for row in of_queue):
-        sums[groups[row.group_id].id] += row.committed
-    found = activity.active(topic_id=topic.id, progress={} if skipped else sums, record=record)
-    active = frozenset(one.group_id for one in groups.values() if one.id in found)
+    progress = dict.fromkeys((reading.id for reading in groups.values()), 0)
+    for row in (row for queue_rows in rows.values() for row in queue_rows):
+        progress[groups[row.group_id].id] += row.committed
+    # Without the rows of a node the sums would be others than last time, and groups without any
+    # commit would look active. So no progress is compared or recorded then.
+    active_ids = activity.active(topic_id=topic.id, progress={} if skipped else progress, record=record)
+    active = frozenset(reading.group_id for reading in groups.values() if reading.id in active_ids)
     return _Readers(groups, rows, active), skipped
 
 
 def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers) -> _Planner | QueuePlan:
-    """Return the planner of a queue, or the plan of one that nothing can be planned for."""
+    """Return the planner of a queue, or a plan with a `problem` if its head row is wrong."""
     head = queue_sql.read_head(session, queue=blank.queue)
     if head is None:
         return replace(blank, problem=say("no_head", queue=str(blank.queue)))
@@ -162,6 +173,8 @@ def _planner(session: Session, topic: TopicView, blank: QueuePlan, readers: _Rea
 
 @dataclass(slots=True)
 class _Planner:
+    """Computes the plan of one queue. `blank`: a plan without offsets. `parts`: partitions."""
+
     session: Session
     topic: TopicView
     blank: QueuePlan
@@ -171,29 +184,32 @@ class _Planner:
     notes: list[str] = field(default_factory=list)
 
     def plan(self) -> QueuePlan:
+        """Return the plan by age and size."""
         low, head = self.head.low, self.head.head
         spans = self._spans()
         untrusted = self._untrusted_clock()
         by_age = low if untrusted else self._by_age()
         by_size = self._by_size(spans)
+        # Each limit removes messages on its own, so the higher offset counts.
         keep_from = min(max(low, by_age, by_size), head)
         why = "" if keep_from == low else "age" if by_age >= by_size else "size"
-        return self._made(keep_from, why, spans, blocked_by=untrusted)
+        return self._build(keep_from, why, spans, blocked_by=untrusted)
 
     def plan_purge(self, upto: int) -> QueuePlan:
-        """The plan to keep from an offset on, without what an active group has not read."""
+        """Return the plan to remove messages below `upto` that all active groups have read."""
         low, head = self.head.low, self.head.head
         unread = min(self.readers.kept_for(self.blank.queue), default=head)
         keep_from = max(low, min(upto, head, unread))
         if keep_from < min(upto, head):
             count = min(upto, head) - keep_from
             self.notes.append(f"{count:,} archived messages stay: an active group has not read them")
-        return self._made(keep_from, "archive" if keep_from > low else "", self._spans(), blocked_by=None)
+        return self._build(keep_from, "archive" if keep_from > low else "", self._spans(), blocked_by=None)
 
-    def _made(self, keep_from: int, why: str, spans: Sequence[Span], *, blocked_by: str | None) -> QueuePlan:
+    def _build(self, keep_from: int, why: str, spans: Sequence[Span], *, blocked_by: str | None) -> QueuePlan:
         low, head = self.head.low, self.head.head
-        dropped = [one for one in self.parts[:-1] if one.end <= keep_from]
-        of_rows = sum(int(one.bytes * _share(one, keep_from)) for one in spans)
+        # The last partition is written to, so it is never dropped.
+        dropped = [part for part in self.parts[:-1] if part.end <= keep_from]
+        row_bytes = sum(int(span.bytes * _share(span, keep_from)) for span in spans)
         return replace(
             self.blank,
             low=low,
@@ -201,71 +217,84 @@ class _Planner:
             keep_from=keep_from,
             why=why,
             partitions=len(dropped) if self.parts else None,
-            bytes=sum(one.bytes for one in dropped) if self.parts else of_rows,
+            bytes=sum(part.bytes for part in dropped) if self.parts else row_bytes,
             unread=self.readers.losses(self.blank.queue, low, keep_from),
             notes=tuple(self.notes),
             blocked_by=blocked_by,
         )
 
     def _spans(self) -> list[Span]:
-        """Return the spans that are kept now, rising, with their bytes; the last one is written to."""
+        """Return the spans of served messages with their sizes, in rising order.
+
+        A span is a partition or, without partitions, a slice of equal width. The last is written
+        to.
+        """
         low, head = self.head.low, self.head.head
         if self.parts:
-            cut = [Span(max(one.first, low), min(one.end, head), one.bytes) for one in self.parts]
-            return [one for one in cut if one.first < one.end]
+            served = [Span(max(p.first, low), min(p.end, head), p.bytes) for p in self.parts]
+            return [span for span in served if span.first < span.end]
         if self.session.engine == "mysql":
             self.notes.append("its table has no partitions, so rows are deleted in batches")
         width = max(1, -(-(head - low) // SLICES))
-        return [self._weighed(first, min(first + width, head)) for first in range(low, head, width)]
+        return [self._estimate_span(first, min(first + width, head)) for first in range(low, head, width)]
 
-    def _weighed(self, first: int, end: int) -> Span:
+    def _estimate_span(self, first: int, end: int) -> Span:
+        """Return the span first … end - 1, its size estimated from its first rows."""
         last = min(first + SAMPLE, end)
         rows, size = partition_sql.row_bytes(self.session, queue=self.blank.queue, first=first, end=last)
         return Span(first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0)
 
     def _untrusted_clock(self) -> str | None:
-        newest = None
+        """Return why no message may be removed by age, or None if the clocks agree."""
+        newest_ms = None
         if self.head.low < self.head.head:
-            newest = message_sql.stored_at_ms(self.session, queue=self.blank.queue, offset=self.head.head - 1)
-        now, reference = node_sql.now_ms(self.session), ms(database_now())
+            newest_ms = message_sql.stored_at_ms(
+                self.session, queue=self.blank.queue, offset=self.head.head - 1
+            )
+        node_ms, metadata_ms = node_sql.now_ms(self.session), ms(database_now())
         problem = self.blank.blocked_by or retention.clock_problem(
-            now_ms=now, reference_ms=reference, newest_ms=newest
+            now_ms=node_ms, reference_ms=metadata_ms, newest_ms=newest_ms
         )
         return None if problem is None else say("not_by_age", why=problem)
 
     def _older_than(self, days: int) -> int:
+        """Return the first offset that is not older than `days`."""
         at_ms = node_sql.now_ms(self.session) - days * DAY_MS
         bounds = self.head.low, self.head.head
         return first_at(self.session, queue=self.blank.queue, bounds=bounds, at_ms=at_ms)
 
     def _by_age(self) -> int:
+        """Return the offset to keep from by age, with the unread messages of active groups."""
         expired = self._older_than(self.topic.retention_days)
-        if self.topic.kind == "failure":  # a retry that nobody has read never goes
+        # A retry that its group has not read is never removed, however old.
+        if self.topic.kind == "failure":
             return min([expired, *self.readers.positions(self.blank.queue)])
         days = self.topic.keep_unread_days
         unread = self.readers.kept_for(self.blank.queue)
         if days <= self.topic.retention_days or min(unread, default=expired) >= expired:
-            return expired  # 0 days: off
-        keep = retention.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
-        if keep < expired:
-            count = expired - max(keep, self.head.low)
+            return expired  # keep_unread_days has no effect here; 0 turns it off
+        keep_from = retention.by_age(expired=expired, long_expired=self._older_than(days), unread=unread)
+        if keep_from < expired:
+            count = expired - max(keep_from, self.head.low)
             self.notes.append(f"{count:,} older messages stay up to {days} days: a group has not read them")
-        return keep
+        return keep_from
 
     def _by_size(self, spans: Sequence[Span]) -> int:
-        """The offset to keep from by size; every queue of the topic has an equal share."""
-        most = self.topic.retention_bytes
-        if most is None or not spans:
+        """Return the offset to keep from by size. Every queue of the topic has an equal share."""
+        topic_bytes = self.topic.retention_bytes
+        if topic_bytes is None or not spans:
             return 0
-        share = most // max(1, sum(one.state in _KEPT for one in self.topic.queues))
-        last, whole = spans[-1], bool(self.parts)
-        least = last.bytes if whole else last.bytes // (last.end - last.first)
-        if least > share:
-            what = "the part it is written to takes" if whole else "a message takes about"
-            self.notes.append(f"retention_bytes leaves it {share:,} bytes, {what} {least:,}: that stays")
-        return retention.by_size(spans, most=share, whole=whole)
+        share = topic_bytes // max(1, sum(queue.state in _KEPT for queue in self.topic.queues))
+        last_span, by_partition = spans[-1], bool(self.parts)
+        smallest = last_span.bytes if by_partition else last_span.bytes // (last_span.end - last_span.first)
+        if smallest > share:
+            subject = "the part it is written to takes" if by_partition else "a message takes about"
+            self.notes.append(
+                f"retention_bytes leaves it {share:,} bytes, {subject} {smallest:,}: that stays"
+            )
+        return retention.by_size(spans, most=share, whole=by_partition)
 
 
 def _share(span: Span, below: int) -> float:
-    """Share of a span that lies below an offset, 0 to 1."""
+    """Return the share of a span below an offset, from 0 to 1."""
     return max(0.0, min(1.0, (below - span.first) / (span.end - span.first)))

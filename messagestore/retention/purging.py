@@ -1,6 +1,7 @@
-"""Purges: what an archive proves that it holds need not be kept on the nodes.
+"""Purges: removes messages from the nodes that a verified archive holds.
 
-What an active group has not read stays all the same: a group reads from the nodes, not from an archive.
+Messages that an active group has not read stay, because groups read from nodes and not from
+archives.
 """
 
 from __future__ import annotations
@@ -32,36 +33,41 @@ def purge(
     rest_s: float = REST_S,
     progress: Say | None = None,
 ) -> list[Cleaned]:
-    """Remove what the archive holds of a topic, by dropping partitions. Needs `manage`.
+    """Remove a topic's archived messages. Return the plan and the result of each queue.
 
-    For each queue what was done, or with `dry_run` would be. Every file of the archive is checked before.
-    Raises Conflict for an archive that is damaged or of other data, NotFound, NodeUnavailable.
+    With `dry_run`, only plans are made. Needs the right `manage` on the topic. Every file of the
+    archive is checked first. Raises Conflict if the archive is damaged or belongs to another
+    installation, Invalid if it has no such topic, NotFound, NodeUnavailable.
     """
-    found = topic_rows.named(name=topic, actor=actor)
+    view = topic_rows.named(name=topic, actor=actor)
     access.require(actor, "manage", topic)
 
-    def checked(what: str, done: int, total: int) -> None:
+    def report_check(text: str, done: int, total: int) -> None:
         if progress is not None:
-            progress(Progress(what, done, total))
+            progress(Progress(text, done, total))
 
-    held = archives.proven(archive, topic, say=checked)
-    upto = _upto(found, held)
+    archived = archives.proven(archive, topic, say=report_check)
+    upto = _archived_ends(view, archived)
     planner = partial(purge_plan, upto=upto)
-    return Run(actor=actor, planner=planner, dry_run=dry_run, say=progress).over([found], rest_s=rest_s)
+    return Run(actor=actor, planner=planner, dry_run=dry_run, say=progress).over([view], rest_s=rest_s)
 
 
-def _upto(topic: TopicView, held: dict[int, list[Archived]]) -> dict[int, int]:
-    """{queue: the offset up to which the archive holds all that is kept}. Raises Conflict."""
+def _archived_ends(topic: TopicView, archived: dict[int, list[Archived]]) -> dict[int, int]:
+    """Return the offset up to which the archive holds all messages of each queue, by queue.
+
+    Raises Conflict if the archive belongs to another installation.
+    """
     ends = {}
     for queue in topic.queues:
-        mine = held.get(queue.queue, [])
+        spans = archived.get(queue.queue, [])
         identity = snapshot.node_by_id(queue.node_id).identity
-        if any(one.identity != identity for one in mine):
+        # Another installation may have queues of the same numbers, with other messages.
+        if any(span.identity != identity for span in spans):
             raise Conflict(
                 f"Queue {queue.queue} in the archive belongs to another installation. Nothing was purged."
             )
-        if mine:
+        if spans:
             with node_pools.node(queue.node_id).reading() as session:
                 head = queue_sql.read_head(session, queue=queue.queue)
-            ends[queue.queue] = archives.covered(mine, head.low if head is not None else 0)
+            ends[queue.queue] = archives.covered(spans, head.low if head is not None else 0)
     return ends

@@ -1,7 +1,8 @@
-"""Dead letters: listed, counted by error, looked at, dropped, and forgotten after their days.
+"""Dead letters: lists, counts by error, details, deletion on request, and expiry.
 
-They lie in a table of the retry nodes, the newest first in every list. Lists go on without a node that is
-away, and name it. Who may `manage` a group may see and drop its dead; `redrives` brings them back.
+Dead letters are rows of `dead_message` on the retry nodes. Every list has the newest first. A list
+leaves out a node that does not answer, and names it in `away`. A user with the right `manage` on a
+group may see and delete its dead letters; `redrives` sends them again.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ from metadata.rules.groups.delivery import Delivery
 
 T = TypeVar("T")
 MAX_LIMIT = 1_000  # in a page, and ids in a request
-SCAN = 10_000  # dead letters of a node that a page of one key looks at
+SCAN = 10_000  # dead letters that a search for a key reads on each node for one page
 CHUNK = 500  # rows in one transaction
-MOST_CHUNKS = 200  # that a pass of `expire`, or a request to drop, deletes on a node
-_END = Place(253_402_300_799_000, 1 << 62)  # behind every message: at the end of the year 9999
+# Transactions on a node in one request to drop. In `expire`: for one subscription on a node.
+MOST_CHUNKS = 200
+_END = Place(253_402_300_799_000, 1 << 62)  # after every message: the end of the year 9999
 
 
 class DeadLetterWrite(Write[StoredCopy]):
-    """A dead letter on its way into the table; the retry queue it is written for says whether it may."""
+    """A write of a dead letter to its table. The head row of its retry queue fences the write."""
 
     def __init__(self, dead: NewDead) -> None:
         super().__init__(dead.batch_id, dead.batch_id, name=dead.batch_id.hex(), fresh=False)
@@ -56,7 +58,10 @@ class DeadLetterWrite(Write[StoredCopy]):
         return StoredCopy(dead=True, stored_at_ms=0)
 
     def find(self, node: Node) -> tuple[StoredCopy, None] | None:
-        """Return what is stored, perhaps a copy that waits, by other settings."""
+        """Return the stored copy, or None.
+
+        The copy may be a retry instead: an earlier report was handled under other settings.
+        """
         with node.reading() as session:
             stored = failure_sql.find_copies(session, batches=[self.batch_id])
         return (stored[self.batch_id], None) if stored else None
@@ -64,9 +69,10 @@ class DeadLetterWrite(Write[StoredCopy]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMessage:
-    """A message that failed, in a list. `error` is the last one; `size` of the body in bytes.
+    """A failed message in a list.
 
-    `topic`, `queue`, `offset` say where it was sent.
+    `topic`, `queue` and `offset` name the message that was sent first. `error` is the error of its
+    last failure. `size` is the size of the body in bytes.
     """
 
     topic: str
@@ -81,7 +87,10 @@ class FailedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterInfo(FailedMessage):
-    """A dead letter; `error_class` is the kind of its last error, `died_at_ms` is by its node's clock."""
+    """A dead letter in a list.
+
+    `error_class` is the class of the last error. `died_at_ms` is by the clock of its node.
+    """
 
     id: str
     trace_id: str | None
@@ -101,7 +110,11 @@ class DeadLetterDetail:
 
 @dataclass(frozen=True, slots=True)
 class DeadPage:
-    """Some dead letters, the newest first; `next`: what to ask after. `away`: nodes that did not answer."""
+    """A page of dead letters, the newest first.
+
+    `next`: the `after` of the next page, None if this is the last. `away`: nodes that did not
+    answer.
+    """
 
     messages: tuple[DeadLetterInfo, ...]
     next: str | None
@@ -110,7 +123,7 @@ class DeadPage:
 
 @dataclass(frozen=True, slots=True)
 class DeadCount:
-    """Number of a topic's dead letters that died of one kind of error."""
+    """Number of a topic's dead letters whose last error has the same class."""
 
     topic: str
     error_class: str
@@ -121,14 +134,14 @@ class DeadCount:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts, the largest first; `away`: nodes that did not answer."""
+    """Counts of dead letters, the largest first. `away`: nodes that did not answer."""
 
     errors: tuple[DeadCount, ...]
     away: tuple[str, ...]
 
 
 def dead_id(node_id: int, row: int) -> str:
-    """The id of a dead letter.
+    """Return the id of a dead letter.
 
     >>> dead_id(2, 17)
     'dead-2-17'
@@ -137,7 +150,7 @@ def dead_id(node_id: int, row: int) -> str:
 
 
 def parse_dead_id(text: str) -> tuple[int, int]:
-    """(node, row) of a dead letter's id. Raises Invalid.
+    """Return the node and the row that the id of a dead letter names. Raises Invalid.
 
     >>> parse_dead_id("dead-2-17")
     (2, 17)
@@ -162,44 +175,49 @@ def page(
     after: str,
     limit: int,
 ) -> DeadPage:
-    """The dead of a group, of one topic, kind of error or key, the newest first. Needs `manage` on the group.
+    """Return a page of a group's dead letters, the newest first. Needs `manage` on the group.
 
-    With a key a page looks at SCAN of each node; it may have few messages or none while `next` is set.
+    `topic`, `error` (a class of errors) and `key` restrict the list. With a key, a page reads at
+    most SCAN dead letters of each node, so it may be short or empty although `next` is set.
 
-    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
+    Raises NotFound, Forbidden, Invalid, and NodeUnavailable if no retry node answers.
     """
-    kept = which(group=group, topic=topic, error=error, actor=actor)
+    selection = which(group=group, topic=topic, error=error, actor=actor)
     check_limit(limit)
-    from_node, place = _parsed(after)
-    found: list[tuple[int, DeadRow]] = []
-    ends: list[tuple[int, int, int]] = []  # where the scans of nodes ended: (died_at_ms, node, id)
+    from_node, place = _parse_after(after)
+    entries: list[tuple[int, DeadRow]] = []
+    scan_ends: list[tuple[int, int, int]] = []  # (died_at_ms, node, id) of each unfinished scan
 
     def read(session: Session, info: NodeInfo) -> None:
-        before, most = _before(place, from_node, info.id), limit + 1
+        before, most = _start_on_node(place, from_node, info.id), limit + 1
         if key is None:
-            rows = dead_letter_sql.list_dead(session, kept=kept, before=before, most=most)
+            rows = dead_letter_sql.list_dead(session, kept=selection, before=before, most=most)
         else:
             rows, end = dead_letter_sql.search_dead(
-                session, kept=kept, key=key, before=before, scan=SCAN, most=most
+                session, kept=selection, key=key, before=before, scan=SCAN, most=most
             )
             if end is not None:
-                ends.append((end.died_at_ms, info.id, end.id))
-        found.extend((info.id, row) for row in rows)
+                scan_ends.append((end.died_at_ms, info.id, end.id))
+        entries.extend((info.id, row) for row in rows)
 
-    away = ask(sweeping.retry_nodes(), read)
-    found.sort(key=_order, reverse=True)
-    end = max(ends, default=None)  # older ones of other nodes come after what this node has not looked at
-    seen = found if end is None else [one for one in found if _order(one) >= end]
-    following = _next(seen, limit) or (None if end is None else "{}-{}-{}".format(*end))
-    return DeadPage(tuple(as_message(*one) for one in seen[:limit]), following, away)
+    nodes_away = ask(sweeping.retry_nodes(), read)
+    entries.sort(key=_sort_key, reverse=True)
+    # The list is merged from all nodes. Below the latest end of a scan, that node may have
+    # matches that were not read yet. So the page ends there, and the older entries of other nodes
+    # wait for the next.
+    end = max(scan_ends, default=None)
+    complete = entries if end is None else [entry for entry in entries if _sort_key(entry) >= end]
+    next_after = _next_page(complete, limit) or (None if end is None else "{}-{}-{}".format(*end))
+    return DeadPage(tuple(as_message(*entry) for entry in complete[:limit]), next_after, nodes_away)
 
 
 def find(*, group: str, topic: str, origin: str, pages: int, actor: Actor) -> DeadLetterInfo | None:
-    """Return the newest dead letter whose origin begins so. Needs `manage` on the group.
+    """Return the newest dead letter whose stored origin begins with `origin`, or None.
 
-    Looks at `pages` times SCAN of the topic's dead letters on each node. Raises as `page` does.
+    Needs `manage` on the group. Reads at most `pages` times SCAN of the topic's dead letters on
+    each node. Raises the same errors as `page`.
     """
-    kept = which(group=group, topic=topic, error=None, actor=actor)
+    selection = which(group=group, topic=topic, error=None, actor=actor)
     dead_rows: list[tuple[int, DeadRow]] = []
 
     def search(session: Session, info: NodeInfo) -> None:
@@ -208,22 +226,26 @@ def find(*, group: str, topic: str, origin: str, pages: int, actor: Actor) -> De
             if before is None:
                 return
             rows, before = dead_letter_sql.search_dead(
-                session, kept=kept, origin=origin, before=before, scan=SCAN, most=1
+                session, kept=selection, origin=origin, before=before, scan=SCAN, most=1
             )
             if rows:
                 dead_rows.append((info.id, rows[0]))
                 return
 
     ask(sweeping.retry_nodes(), search)
-    return as_message(*max(dead_rows, key=_order)) if dead_rows else None
+    return as_message(*max(dead_rows, key=_sort_key)) if dead_rows else None
 
 
-def _order(one: tuple[int, DeadRow]) -> tuple[int, int, int]:
-    return one[1].died_at_ms, one[0], one[1].id
+def _sort_key(entry: tuple[int, DeadRow]) -> tuple[int, int, int]:
+    """Return the sort key of a dead letter: its time, then its node, then its row."""
+    return entry[1].died_at_ms, entry[0], entry[1].id
 
 
 def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tuple[str, ...]:
-    """Ask retry nodes; return the names of the skipped ones. Raises NodeUnavailable if none answered."""
+    """Run a query on each retry node. Return the names of the nodes that did not answer.
+
+    `asked`: {node id: second argument of `question`}. Raises NodeUnavailable if no node answered.
+    """
     skipped = sweeping.ask(
         asked, question, what="The retries and dead letters", prepare=delayed_store.prepare
     )
@@ -232,20 +254,21 @@ def ask(asked: Mapping[int, T], question: Callable[[Session, T], object]) -> tup
 
 
 def check_limit(limit: int) -> None:
-    """Raise Invalid unless a page may hold so many."""
+    """Raise Invalid if a page must not hold `limit` entries."""
     if not 1 <= limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
 
 
-def _next(found: Sequence[tuple[int, DeadRow]], limit: int) -> str | None:
-    if len(found) <= limit:
+def _next_page(entries: Sequence[tuple[int, DeadRow]], limit: int) -> str | None:
+    """Return the `after` of the next page, or None if all entries fit into this one."""
+    if len(entries) <= limit:
         return None
-    node_id, row = found[limit - 1]
+    node_id, row = entries[limit - 1]
     return f"{row.died_at_ms}-{node_id}-{row.id}"
 
 
-def _parsed(after: str) -> tuple[int, Place]:
-    """The node and the place that a page begins behind."""
+def _parse_after(after: str) -> tuple[int, Place]:
+    """Return the node and the place after which a page begins. Raises Invalid."""
     if not after:
         return 1 << 62, _END
     parts = after.split("-")
@@ -254,47 +277,59 @@ def _parsed(after: str) -> tuple[int, Place]:
     return int(parts[1]), Place(int(parts[0]), int(parts[2]))
 
 
-def _before(place: Place, from_node: int, node_id: int) -> Place:
-    """The place on a node behind which the list goes on; at equal times the higher node is first."""
+def _start_on_node(place: Place, from_node: int, node_id: int) -> Place:
+    """Return the place after which a node's part of the list continues.
+
+    Dead letters of the same time are ordered by node, the highest first.
+    """
     if node_id == from_node:
         return place
     return Place(place.died_at_ms, _END.id if node_id < from_node else 0)
 
 
 def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
-    """Count a group's dead by topic and error. Needs `manage` on the group. Raises as `page` does."""
-    kept = which(group=group, topic=topic, error=None, actor=actor)
+    """Count a group's dead letters by topic and class of error. Needs `manage` on the group.
+
+    Raises the same errors as `page`.
+    """
+    selection = which(group=group, topic=topic, error=None, actor=actor)
     counts: dict[tuple[int, str], DeadCount] = {}
 
     def count(session: Session, _: NodeInfo) -> None:
-        for one in dead_letter_sql.summarize_dead(session, kept=kept):
-            key = one.topic_id, one.error_class
-            counts[key] = _added(counts.get(key), _topic_name(one.topic_id), one)
+        for row in dead_letter_sql.summarize_dead(session, kept=selection):
+            key = row.topic_id, row.error_class
+            counts[key] = _add_count(counts.get(key), _topic_name(row.topic_id), row)
 
-    away = ask(sweeping.retry_nodes(), count)
-    return Summary(tuple(sorted(counts.values(), key=lambda one: (-one.count, one.error_class))), away)
+    nodes_away = ask(sweeping.retry_nodes(), count)
+    return Summary(tuple(sorted(counts.values(), key=lambda c: (-c.count, c.error_class))), nodes_away)
 
 
-def _added(before: DeadCount | None, topic: str, one: dead_letter_sql.ErrorCount) -> DeadCount:
-    if before is None:
-        return DeadCount(topic, one.error_class, one.messages, one.first_ms, one.last_ms)
-    first, last = min(before.first_at_ms, one.first_ms), max(before.last_at_ms, one.last_ms)
-    return DeadCount(topic, one.error_class, before.count + one.messages, first, last)
+def _add_count(total: DeadCount | None, topic: str, row: dead_letter_sql.ErrorCount) -> DeadCount:
+    """Return the total of a topic and class of error, with the count of one more node."""
+    if total is None:
+        return DeadCount(topic, row.error_class, row.messages, row.first_ms, row.last_ms)
+    first, last = min(total.first_at_ms, row.first_ms), max(total.last_at_ms, row.last_ms)
+    return DeadCount(topic, row.error_class, total.count + row.messages, first, last)
 
 
 def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
-    """A dead letter, whole. Needs `manage` on the group. Raises NotFound(message_not_found)."""
-    kept = which(group=group, topic=None, error=None, actor=actor)
+    """Return a dead letter with headers and body. Needs `manage` on the group.
+
+    Raises NotFound (message_not_found) if it does not exist or belongs to another group.
+    """
+    selection = which(group=group, topic=None, error=None, actor=actor)
     node_id, row_id = parse_dead_id(message)
     rows: list[dead_letter_sql.DeadLetter] = []
     if node_id in snapshot.current().nodes:
         with delayed_store.prepared(node_id).reading() as session:
-            rows = dead_letter_sql.select_dead(session, group_id=kept.group_id, ids_wanted=[row_id])
+            rows = dead_letter_sql.select_dead(session, group_id=selection.group_id, ids_wanted=[row_id])
     if not rows:
-        what = f"Group {group} has no dead letter {message}: it was redriven, deleted or has expired."
-        raise NotFound(what, code=Code.MESSAGE_NOT_FOUND)
-    (whole,) = rows
-    return DeadLetterDetail(as_message(node_id, whole.row), headers_of(whole.headers), whole.body)
+        cause = f"Group {group} has no dead letter {message}: it was redriven, deleted or has expired."
+        raise NotFound(cause, code=Code.MESSAGE_NOT_FOUND)
+    (dead_letter,) = rows
+    return DeadLetterDetail(
+        as_message(node_id, dead_letter.row), headers_of(dead_letter.headers), dead_letter.body
+    )
 
 
 def drop(
@@ -306,44 +341,48 @@ def drop(
     error: str | None = None,
     everything: bool = False,
 ) -> int:
-    """Delete dead letters for good, by id or all that match; return how many. Needs `manage` on the group.
+    """Delete dead letters, by id or all that match, and return their number.
 
-    A bounded piece: of very many some may be left, and a repeat goes on. Raises as `page` does.
+    Needs `manage` on the group. At most MOST_CHUNKS * CHUNK dead letters of each node are
+    deleted; a repeat deletes more. Raises the same errors as `page`.
     """
-    kept = which(group=group, topic=topic, error=error, actor=actor)
+    selection = which(group=group, topic=topic, error=error, actor=actor)
     check_choice(ids=ids, topic=topic, error=error, everything=everything)
     if ids is not None:
         count = sum(
-            _drop_some(delayed_store.prepared(node), kept.group_id, rows)
+            _drop_rows(delayed_store.prepared(node), selection.group_id, rows)
             for node, rows in by_node(ids).items()
         )
     else:
-        count = sum(_drop_all(delayed_store.prepared(node), kept) for node in sweeping.retry_nodes())
+        count = sum(_drop_all(delayed_store.prepared(node), selection) for node in sweeping.retry_nodes())
     _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
     return count
 
 
 @transactional
-def _record_drop(group: str, actor: Actor, count: int, chosen: dict[str, object]) -> None:
-    before = {name: value for name, value in chosen.items() if value is not None}
+def _record_drop(group: str, actor: Actor, count: int, criteria: dict[str, object]) -> None:
+    before = {name: value for name, value in criteria.items() if value is not None}
     after = {"dropped": count}
     audit.record(actor=actor, verb="drop", kind="dead", name=group, before=before, after=after)
 
 
-def _drop_all(node: Node, kept: DeadFilter) -> int:
+def _drop_all(node: Node, selection: DeadFilter) -> int:
     count = 0
+    # Dead letters that arrive after the request do not belong to it.
     with node.reading() as session:
         upto = dead_letter_sql.newest_dead(session)
     for _ in range(MOST_CHUNKS):
         with node.reading() as session:
-            places = dead_letter_sql.dead_places(session, kept=kept, after=Place(0, 0), upto=upto, most=CHUNK)
-        count += _drop_some(node, kept.group_id, [one.id for one in places])
+            places = dead_letter_sql.dead_places(
+                session, kept=selection, after=Place(0, 0), upto=upto, most=CHUNK
+            )
+        count += _drop_rows(node, selection.group_id, [place.id for place in places])
         if len(places) < CHUNK:
             break
     return count
 
 
-def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
+def _drop_rows(node: Node, group_id: int, rows: Sequence[int]) -> int:
     with node.writing() as session:
         return dead_letter_sql.delete_dead(session, group_id=group_id, ids_wanted=rows)
 
@@ -351,7 +390,10 @@ def _drop_some(node: Node, group_id: int, rows: Sequence[int]) -> int:
 def check_choice(
     *, ids: Sequence[str] | None, topic: str | None, error: str | None, everything: bool
 ) -> None:
-    """Raise Invalid unless it is clear which dead letters are meant: some, those that match, or all."""
+    """Raise Invalid unless exactly one choice was made: ids, or topic and error, or everything.
+
+    A request without a choice must never mean everything.
+    """
     if ids is not None and (topic is not None or error is not None or everything):
         raise Invalid.field("ids", "give only one: ids, or topic and error, or all")
     if ids is not None and not 1 <= len(ids) <= MAX_LIMIT:
@@ -361,40 +403,51 @@ def check_choice(
 
 
 def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
-    """The rows of dead letters, by node; rows of a node that is gone are left out. Raises Invalid."""
+    """Return the rows that ids of dead letters name, by node. Raises Invalid.
+
+    Rows of nodes that no longer exist are left out.
+    """
     nodes = grouped(parse_dead_id(text) for text in dict.fromkeys(ids))
     return {node_id: rows for node_id, rows in nodes.items() if node_id in snapshot.current().nodes}
 
 
 def expire(*, chunk: int = CHUNK) -> int:
-    """Delete the dead letters whose days are over, on every retry node; return how many. Bounded."""
-    done: list[int] = []
+    """Delete expired dead letters on every retry node, and return their number.
+
+    A pass is bounded by MOST_CHUNKS transactions for each subscription of a node.
+    """
+    deleted: list[int] = []
     sweeping.each(
         sweeping.retry_nodes().values(),
-        act=lambda info: done.extend(_expire(delayed_store.prepared(info.id), chunk)),
+        act=lambda info: deleted.extend(_expire(delayed_store.prepared(info.id), chunk)),
         name=lambda info: f"The expiry of dead letters on node {info.name}",
     )
-    return sum(done)
+    return sum(deleted)
 
 
 def _expire(node: Node, chunk: int) -> Iterator[int]:
+    """Yield the number of deleted rows of each transaction."""
     with node.reading() as session:
         pairs = dead_letter_sql.dead_pairs(session)
     for group_id, topic_id in pairs:
-        reading = snapshot.current().subscription(group_id, topic_id)
-        days = (reading.delivery if reading is not None else Delivery()).dead_days
+        subscription = snapshot.current().subscription(group_id, topic_id)
+        # The default number of days applies to a subscription that no longer exists.
+        days = (subscription.delivery if subscription is not None else Delivery()).dead_days
         for _ in range(MOST_CHUNKS):
             with node.writing() as session:
-                gone = dead_letter_sql.delete_old_dead(
+                deleted = dead_letter_sql.delete_old_dead(
                     session, group_id=group_id, topic_id=topic_id, days=days, most=chunk
                 )
-            yield gone
-            if gone < chunk:
+            yield deleted
+            if deleted < chunk:
                 break
 
 
 def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> DeadFilter:
-    """Return the selection of dead letters. Needs `manage` on the group; raises Forbidden, NotFound."""
+    """Return the filter for a group's dead letters. Needs `manage` on the group.
+
+    Raises Forbidden, NotFound.
+    """
     access.require(actor, "manage", group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id
@@ -402,7 +455,7 @@ def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> 
 
 
 def as_message(node_id: int, row: DeadRow) -> DeadLetterInfo:
-    """A row as people see it."""
+    """Return a dead letter as lists show it."""
     return DeadLetterInfo(
         id=dead_id(node_id, row.id),
         trace_id=row.trace_id,
@@ -414,7 +467,7 @@ def as_message(node_id: int, row: DeadRow) -> DeadLetterInfo:
 
 
 def of_failed(row: DeadRow | WaitingRow) -> dict[str, Any]:
-    """Return the fields of a FailedMessage: of the row, and of the origin in it."""
+    """Return the fields of a FailedMessage, from a row and the origin that is stored in it."""
     origin = msgspec.structs.asdict(msgspec.json.decode(row.origin or "{}", type=Origin))
     return {**origin, "key": row.key, "tag": row.tag, "size": row.size}
 

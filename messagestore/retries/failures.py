@@ -1,14 +1,16 @@
-"""Failures: messages whose handler failed are copied for a later retry, or put with the dead.
+"""Reports of failed messages: each is copied for a retry, or becomes a dead letter.
 
-Who reports one must own its queue: the reader row is checked first. A copy waits on a retry node until its
-time has come (delayed_store.py), then lies in a queue of the retry topic of (group, topic), where the same
-group reads it; it knows where it came from (`origin`) and how often it failed (`attempt`). After its last
-retry a message is *dead*: a row of `dead_message` on that node (dead_letters.py).
+The reporting member must own the message's queue, which the reader row on the node decides. A
+copy is first a delayed message on a retry node (delayed_store.py). When it is due, it moves to a
+queue of the retry topic of (group, topic), which the same group reads. Its `origin` names the
+original message, and `attempt` counts the failures. After the last retry, the message becomes a
+row of `dead_message` on the retry node (dead_letters.py).
 
-The answer says what is durably stored; only then may the client commit the message's offset. A copy's id is
-a pure function of the message, so a repeat of the report, or the report of another member that gets the same
-message after a crash, finds what is stored and stores nothing more (failure_rules.copy_id). No right to
-produce is asked for: nothing may keep a retry from being stored.
+The answer lists the copies that are durably stored. Only after it may the client commit the
+offset of a message. The id of a copy is a pure function of the message (failure_rules.copy_id).
+So a repeated report, or the report of another member that gets the message after a crash, finds
+the stored copy. No right to produce is needed: a missing right must not prevent the storage of a
+retry.
 """
 
 from __future__ import annotations
@@ -46,15 +48,16 @@ from metadata.rules.groups import failure_rules
 from metadata.rules.groups.sharing import Grant
 
 log = logging.getLogger(__name__)
-CHUNK_BYTES = 16 << 20  # of bodies that are held in memory at once
+CHUNK_BYTES = 16 << 20  # bodies that are in memory at the same time
 
 
 class Failure(NamedTuple):
-    """A message whose handler failed; `first_failed_at_ms`: when its owner saw that, by its own clock.
+    """A message whose handler failed.
 
-    `last`: its owner tried it as often as it should, in place; it is dead now. `grant`: of the run in which
-    a member of a share group has it, which counts instead of an epoch. `delay_ms`: instead of the next delay
-    of the subscription.
+    `first_failed_at_ms`: time of its first failure by the clock of its owner. `last`: the owner
+    has made all retries in place, so the message becomes a dead letter now. `grant`: the grant of
+    the run in which a member of a share group has leased the message; it replaces the epoch.
+    `delay_ms`: replaces the subscription's next retry delay.
     """
 
     queue: int
@@ -68,7 +71,7 @@ class Failure(NamedTuple):
 
 
 class Retried(NamedTuple):
-    """Its copy is stored, the `attempt`-th, and comes at `due_at_ms` by the retry node's clock."""
+    """A copy is stored for retry number `attempt`, due at `due_at_ms` by the retry node's clock."""
 
     queue: int
     offset: int
@@ -77,7 +80,7 @@ class Retried(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """It failed `attempt` times, and that was its last."""
+    """The message failed `attempt` times, and is stored as a dead letter."""
 
     queue: int
     offset: int
@@ -85,8 +88,11 @@ class Dead(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Nothing was stored. `fenced`: another owner or epoch; `missing`: no such message; `unavailable`: ask
-    again."""
+    """Nothing was stored for a message.
+
+    `state`: `fenced` (another owner or epoch), `missing` (there is no such message), or
+    `unavailable` (report it again).
+    """
 
     queue: int
     offset: int
@@ -102,11 +108,12 @@ class Report:
     refused: list[Refused] = field(default_factory=list)
 
     def refuse(self, failures: Iterable[Failure], state: str) -> None:
-        self.refused += [Refused(one.queue, one.offset, state) for one in failures]
+        """Record messages as refused, with the state of `Refused`."""
+        self.refused += [Refused(failure.queue, failure.offset, state) for failure in failures]
 
 
 class _Pair(NamedTuple):
-    """Topic (the original one), subscription and retry topic of a group's message."""
+    """The original topic of a message, the subscription, and the retry topic (`failures`)."""
 
     topic: TopicInfo
     subscription: SubscriptionInfo
@@ -114,6 +121,8 @@ class _Pair(NamedTuple):
 
 
 class _Copy(NamedTuple):
+    """A failed message, with everything that its copy needs. `attempt`: number of its failures."""
+
     failure: Failure
     pair: _Pair
     id: bytes
@@ -124,41 +133,51 @@ class _Copy(NamedTuple):
 
     @property
     def delay_ms(self) -> int:
+        """Pause before the retry: as the member requested, or the subscription's next."""
         if self.failure.delay_ms is not None:
             return self.failure.delay_ms
         return failure_rules.delay_ms(self.pair.subscription.delivery, self.attempt, self.id)
 
 
 def report(*, consumer: ConsumerId, failures: Sequence[Failure]) -> Report:
-    """Store failed messages for a retry or as dead letters, and return the outcome of each. One node that is
-    away refuses only the messages that need it.
+    """Store failed messages for a retry or as dead letters, and return the outcome of each.
 
-    Raises Conflict(no_failure_topic) where failed messages have no place: the group broadcasts, or there is
-    no retry node.
+    If a node is unreachable, only the messages that need it are refused. Raises Conflict
+    (no_failure_topic) if the group is broadcasting or there is no retry node.
     """
     return store(group_id=consumer.group_id, owner=consumer.text, failures=failures)
 
 
 def store(*, group_id: int, owner: str, failures: Sequence[Failure]) -> Report:
-    """Do the same for messages of a group that an owner has, or that have the grants of their runs."""
-    known, certain = snapshot.find_queues([one.queue for one in failures])
+    """Store failed messages of a group, like `report`, for the owner of their queues.
+
+    Messages of share groups are checked by the grants of their runs instead of the owner.
+    """
+    queues, is_certain = snapshot.find_queues([failure.queue for failure in failures])
     work = _Work(group_id, owner, time.monotonic() + DEADLINE_S)
-    unknown = [one for one in failures if one.queue not in known]
-    work.done.refuse(unknown, "fenced" if certain else "unavailable")
-    rest = [one for one in failures if one.queue in known]
-    for node_id, mine in grouped((known[one.queue].node_id, one) for one in rest).items():
-        work.take(node_id, grouped((one.queue, one) for one in mine))
+    # A missing queue may only be unknown to this process. While metadata cannot confirm that it
+    # is gone, the member must keep the message and report it again.
+    without_queue = [failure for failure in failures if failure.queue not in queues]
+    work.done.refuse(without_queue, "fenced" if is_certain else "unavailable")
+    with_queue = [failure for failure in failures if failure.queue in queues]
+    for node_id, node_failures in grouped(
+        (queues[failure.queue].node_id, failure) for failure in with_queue
+    ).items():
+        work.take(node_id, grouped((failure.queue, failure) for failure in node_failures))
     return work.done
 
 
 def _pair(group_id: int, topic_id: int) -> _Pair | None:
-    """Return what a topic's messages belong to; None where that cannot be told now."""
+    """Return the topic, subscription and retry topic, or None if one of them is not available now.
+
+    Raises Conflict (no_failure_topic).
+    """
     if snapshot.current().subscription(group_id, topic_id) is None:
-        snapshot.refresh()  # it may have been made a moment ago
-    known = snapshot.current()
-    group, topic = known.groups.get(group_id), known.topics.get(topic_id)
-    reading = known.subscription(group_id, topic_id)
-    if group is None or topic is None or reading is None:
+        snapshot.refresh()  # the subscription may have been created a moment ago
+    view = snapshot.current()
+    group, topic = view.groups.get(group_id), view.topics.get(topic_id)
+    subscription = view.subscription(group_id, topic_id)
+    if group is None or topic is None or subscription is None:
         return None
     try:
         failures = retry_topics.of(group=group, topic=topic)
@@ -167,11 +186,11 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
             raise
         log.warning("Group %s has no retry topic for %s yet: %s", group.name, topic.name, error.detail)
         return None
-    return None if failures is None else _Pair(topic, reading, failures)
+    return None if failures is None else _Pair(topic, subscription, failures)
 
 
 class _Work:
-    """One report on its way; `end` (time.monotonic): from then on nothing more is begun."""
+    """The processing of one report. No copy is begun after `end`, a time.monotonic()."""
 
     def __init__(self, group_id: int, owner: str, end: float) -> None:
         self.done = Report()
@@ -180,116 +199,147 @@ class _Work:
         self._pairs: dict[int, _Pair | None] = {}  # by topic
 
     def take(self, node_id: int, by_queue: Mapping[int, list[Failure]]) -> None:
+        """Store the failed messages of one node, {queue: failures}."""
         pairs = {queue: self._pair(queue) for queue in by_queue}
         try:
             with node_pools.node(node_id).reading() as session:
+                # The node decides who owns a queue. A former owner could otherwise store a copy
+                # of a message that its new owner handles successfully.
                 fences = failure_sql.read_fences(session, group_id=self._group_id, queues=list(by_queue))
-                runs = self._runs(session, by_queue)
+                runs = self._read_runs(session, by_queue)
         except CatmqError as error:
             log.warning("Failed messages of node %d cannot be stored for a retry: %s", node_id, error.detail)
             self.done.refuse(itertools.chain(*by_queue.values()), "unavailable")
             return
         for queue, failures in by_queue.items():
-            owned = self._owned(fences.get(queue), failures, runs)
+            owned = self._filter_owned(fences.get(queue), failures, runs)
             pair, fence = pairs[queue], fences.get(queue)
             if pair is None or fence is None:
                 self.done.refuse(owned, "unavailable")
             else:
-                self._copy(node_id, fence, pair, owned)
+                self._copy_failures(node_id, fence, pair, owned)
 
     def _pair(self, queue: int) -> _Pair | None:
-        known = snapshot.current()
-        topic_id = known.origin(snapshot.find_queue(queue).topic_id)
+        view = snapshot.current()
+        # A message of a retry topic keeps the pair of its original topic, so a retry that fails
+        # goes to the same retry topic again.
+        topic_id = view.origin(snapshot.find_queue(queue).topic_id)
         if topic_id not in self._pairs:
             self._pairs[topic_id] = _pair(self._group_id, topic_id)
         return self._pairs[topic_id]
 
-    def _runs(self, session: Session, by_queue: Mapping[int, list[Failure]]) -> Mapping[Key, Run]:
-        """The runs that failures of share groups name."""
-        leased = {queue: [one.grant for one in mine if one.grant] for queue, mine in by_queue.items()}
-        firsts = {queue: {grant.first for grant in grants} for queue, grants in leased.items() if grants}
-        return run_sql.read_runs(session, group_id=self._group_id, firsts=firsts) if firsts else {}
+    def _read_runs(self, session: Session, by_queue: Mapping[int, list[Failure]]) -> Mapping[Key, Run]:
+        """Return the runs whose grants the failures name; none for groups without leases."""
+        grants_by_queue = {
+            queue: [failure.grant for failure in queue_failures if failure.grant]
+            for queue, queue_failures in by_queue.items()
+        }
+        first_offsets = {
+            queue: {grant.first for grant in grants} for queue, grants in grants_by_queue.items() if grants
+        }
+        return (
+            run_sql.read_runs(session, group_id=self._group_id, firsts=first_offsets) if first_offsets else {}
+        )
 
-    def _is_owned(self, fence: Fence, one: Failure, runs: Mapping[Key, Run]) -> bool:
-        if one.grant is None:
-            return (fence.epoch, fence.owner) == (one.epoch, self._owner)
-        run = runs.get((one.queue, one.grant.first, one.grant.end))
-        return run is not None and run.grant == one.grant and run.epoch == fence.epoch and run.has(one.offset)
+    def _is_owned(self, fence: Fence, failure: Failure, runs: Mapping[Key, Run]) -> bool:
+        """Return True if the reporting member owns the queue, or leases the message's run."""
+        if failure.grant is None:
+            return (fence.epoch, fence.owner) == (failure.epoch, self._owner)
+        run = runs.get((failure.queue, failure.grant.first, failure.grant.end))
+        return (
+            run is not None
+            and run.grant == failure.grant
+            and run.epoch == fence.epoch
+            and run.has(failure.offset)
+        )
 
-    def _owned(
+    def _filter_owned(
         self, fence: Fence | None, failures: Sequence[Failure], runs: Mapping[Key, Run]
     ) -> list[Failure]:
-        """Those that their owner reports, and that can be there; the others are refused."""
-        found = []
-        for one in failures:
-            if fence is None or not self._is_owned(fence, one, runs):
-                self.done.refuse([one], "fenced")
-            elif not fence.low <= one.offset < fence.head:
-                self.done.refuse([one], "missing")
+        """Return the failures of owned queues at offsets that may exist. Refuse the others."""
+        owned = []
+        for failure in failures:
+            if fence is None or not self._is_owned(fence, failure, runs):
+                self.done.refuse([failure], "fenced")
+            elif not fence.low <= failure.offset < fence.head:
+                self.done.refuse([failure], "missing")
             else:
-                found.append(one)
-        return found
+                owned.append(failure)
+        return owned
 
-    def _copy(self, node_id: int, fence: Fence, pair: _Pair, failures: Sequence[Failure]) -> None:
-        """Copy failed messages of one queue, a bounded part after the other."""
-        left = {one.offset: one for one in failures}
-        while left:
+    def _copy_failures(self, node_id: int, fence: Fence, pair: _Pair, failures: Sequence[Failure]) -> None:
+        """Store copies of the failed messages of one queue, CHUNK_BYTES at a time."""
+        unread = {failure.offset: failure for failure in failures}
+        while unread:
             try:
                 with node_pools.node(node_id).reading() as session:
                     rows = failure_sql.select_failing(
-                        session, queue=fence.queue, offsets=sorted(left), most_bytes=CHUNK_BYTES
+                        session, queue=fence.queue, offsets=sorted(unread), most_bytes=CHUNK_BYTES
                     )
             except CatmqError as error:
                 log.warning("Failed messages of queue %d cannot be read: %s", fence.queue, error.detail)
-                self.done.refuse(left.values(), "unavailable")
+                self.done.refuse(unread.values(), "unavailable")
                 return
-            seen = rows[-1].offset if rows else max(left)
-            there = {row.offset for row in rows}
-            passed = [left.pop(offset) for offset in sorted(left) if offset <= seen]
-            self.done.refuse((one for one in passed if one.offset not in there), "missing")
-            by_offset = {one.offset: one for one in passed}
-            self._store([_as_copy(fence, pair, by_offset[row.offset], row) for row in rows])
+            # The query stops after CHUNK_BYTES of bodies, so offsets above its last row were not
+            # reached. Offsets up to there without a row do not exist. Without any row, none
+            # exists.
+            last_offset = rows[-1].offset if rows else max(unread)
+            existing = {row.offset for row in rows}
+            handled = [unread.pop(offset) for offset in sorted(unread) if offset <= last_offset]
+            self.done.refuse((failure for failure in handled if failure.offset not in existing), "missing")
+            by_offset = {failure.offset: failure for failure in handled}
+            self._store([_make_copy(fence, pair, by_offset[row.offset], row) for row in rows])
 
     def _store(self, copies: Sequence[_Copy]) -> None:
-        nodes = grouped((snapshot.find_queue(one.queue).node_id, one) for one in copies)
-        for node_id, mine in nodes.items():
-            self._store_on(node_id, mine)
+        copies_by_node = grouped((snapshot.find_queue(copy.queue).node_id, copy) for copy in copies)
+        for node_id, node_copies in copies_by_node.items():
+            self._store_on_node(node_id, node_copies)
 
-    def _store_on(self, node_id: int, copies: Sequence[_Copy]) -> None:
-        """Store copies on their retry node; those it has already are answered as they were."""
-        left = collections.deque(copies)
+    def _store_on_node(self, node_id: int, copies: Sequence[_Copy]) -> None:
+        """Store copies on one retry node. A copy that is stored already gets its former outcome."""
+        unstored = collections.deque(copies)
         try:
-            stored = _stored(node_id, [one.id for one in copies])
-            while left and time.monotonic() < self._end:
-                self._answer(left[0], stored.get(left[0].id) or self._stored_now(left[0]))
-                left.popleft()
+            stored = _find_stored(node_id, [copy.id for copy in copies])
+            # A copy stays in `unstored` until its outcome is recorded, so that an error in
+            # between refuses it. The member reports it again, and the copy is then found by its
+            # id.
+            while unstored and time.monotonic() < self._end:
+                self._answer(unstored[0], stored.get(unstored[0].id) or self._store_copy(unstored[0]))
+                unstored.popleft()
         except CatmqError as error:
             log.warning("Retry node %d stores nothing now: %s", node_id, error.detail)
-        self.done.refuse((one.failure for one in left), "unavailable")
+        self.done.refuse((copy.failure for copy in unstored), "unavailable")
 
-    def _stored_now(self, one: _Copy) -> StoredCopy | None:
-        """Store a copy; return None if this one cannot be. Raises Unavailable if no other can be either."""
+    def _store_copy(self, copy: _Copy) -> StoredCopy | None:
+        """Store a copy. Return None if this copy cannot be stored.
+
+        Raises Unavailable if the retry node stores nothing now.
+        """
         try:
-            return _stored_now(one, self._end)
+            return _store_copy(copy, self._end)
         except Unavailable:
             raise
         except CatmqError as error:
-            log.warning("Message %s cannot be stored for a retry: %s", one.failure[:3], error.detail)
+            log.warning("Message %s cannot be stored for a retry: %s", copy.failure[:3], error.detail)
             return None
 
-    def _answer(self, one: _Copy, stored: StoredCopy | None) -> None:
-        failure = one.failure
+    def _answer(self, copy: _Copy, stored: StoredCopy | None) -> None:
+        """Record the outcome of a copy in the report."""
+        failure = copy.failure
         if stored is None:
             self.done.refuse([failure], "unavailable")
         elif stored.dead:
-            self.done.dead.append(Dead(failure.queue, failure.offset, one.attempt))
+            self.done.dead.append(Dead(failure.queue, failure.offset, copy.attempt))
         else:
-            due_at_ms = stored.stored_at_ms + one.delay_ms
-            self.done.retried.append(Retried(failure.queue, failure.offset, one.attempt, due_at_ms))
+            due_at_ms = stored.stored_at_ms + copy.delay_ms
+            self.done.retried.append(Retried(failure.queue, failure.offset, copy.attempt, due_at_ms))
 
 
-def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _Copy:
+def _make_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _Copy:
+    """Return the copy of a failed message, with its id, its retry queue and its origin."""
     attempt = row.attempt + 1
+    # The time of the failure is not part of the id: another member that gets the message after a
+    # crash fails at another time, and must find this copy.
     copy_id = failure_rules.copy_id(
         stored_at_ms=row.stored_at_ms,
         subscription=pair.subscription.id,
@@ -299,54 +349,62 @@ def _as_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _C
         reset_count=fence.reset_count,
     )
     error = failure.error[: failure_rules.MAX_ERROR_CHARS]
+    # A message of the retry topic keeps the origin of its first failure, with the latest error.
     if row.origin is not None:
         origin = msgspec.structs.replace(msgspec.json.decode(row.origin, type=Origin), error=error)
     else:
-        first = failure.first_failed_at_ms if failure.first_failed_at_ms is not None else fence.now_ms
-        origin = Origin(pair.topic.name, failure.queue, failure.offset, first, error)
+        first_failed_at_ms = (
+            failure.first_failed_at_ms if failure.first_failed_at_ms is not None else fence.now_ms
+        )
+        origin = Origin(pair.topic.name, failure.queue, failure.offset, first_failed_at_ms, error)
     queue = failure_rules.copy_queue(copy_id, pair.failures.queues)
     return _Copy(failure, pair, copy_id, queue, attempt, row, origin)
 
 
-def _stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
+def _find_stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCopy]:
+    """Return the copies that a retry node has stored, by id."""
     with delayed_store.prepared(node_id).reading() as session:
         stored = failure_sql.find_copies(session, batches=ids)
+    # Copies may be visible before they are on disk. The client commits the offset after this
+    # answer, so a copy that a killed server loses would be lost for good.
     if stored:
         durability.confirm(node_id=node_id)
     return stored
 
 
-def _stored_now(one: _Copy, end: float) -> StoredCopy:
-    if one.failure.last or failure_rules.is_dead(one.pair.subscription.delivery, one.attempt):
-        return _dead_letter(one, end)
+def _store_copy(copy: _Copy, end: float) -> StoredCopy:
+    """Store a copy as a delayed message or as a dead letter. Raises CatmqError."""
+    if copy.failure.last or failure_rules.is_dead(copy.pair.subscription.delivery, copy.attempt):
+        return _store_dead_letter(copy, end)
     try:
-        return _delay(one, end)
+        return _store_delayed(copy, end)
     except Conflict as error:
         if error.code != Code.BATCH_CONFLICT:
-            raise  # closed for a moment
-    # Another member was quicker, and its handler failed in another way.
-    return _stored(snapshot.find_queue(one.queue).node_id, [one.id])[one.id]
+            raise  # the retry queue is closed for a moment
+    # Another member has stored the same copy first, with another error. The first stored copy
+    # counts.
+    return _find_stored(snapshot.find_queue(copy.queue).node_id, [copy.id])[copy.id]
 
 
-def _delay(one: _Copy, end: float) -> StoredCopy:
-    message = delayed_store.copied(one.row, delay_ms=one.delay_ms)
-    copy = NewDelayed(message, attempt=one.attempt, origin=msgspec.json.encode(one.origin).decode())
+def _store_delayed(copy: _Copy, end: float) -> StoredCopy:
+    message = delayed_store.copied(copy.row, delay_ms=copy.delay_ms)
+    delayed = NewDelayed(message, attempt=copy.attempt, origin=msgspec.json.encode(copy.origin).decode())
     (receipt,) = delayed_store.store(
-        queue=one.queue, messages=[copy], batch_id=one.id, producer=one.row.producer, deadline=end
+        queue=copy.queue, messages=[delayed], batch_id=copy.id, producer=copy.row.producer, deadline=end
     )
-    return StoredCopy(dead=False, stored_at_ms=receipt.due_at_ms - one.delay_ms)
+    return StoredCopy(dead=False, stored_at_ms=receipt.due_at_ms - copy.delay_ms)
 
 
-def _dead_letter(one: _Copy, end: float) -> StoredCopy:
-    row, error = one.row, one.origin.error
+def _store_dead_letter(copy: _Copy, end: float) -> StoredCopy:
+    row, error = copy.row, copy.origin.error
     dead = NewDead(
-        batch_id=one.id,
-        group_id=one.pair.subscription.group_id,
-        topic_id=one.pair.topic.id,
-        attempts=one.attempt,
+        batch_id=copy.id,
+        group_id=copy.pair.subscription.group_id,
+        topic_id=copy.pair.topic.id,
+        attempts=copy.attempt,
         error_class=failure_rules.error_class(error),
         error=error,
-        origin=msgspec.json.encode(one.origin).decode(),
+        origin=msgspec.json.encode(copy.origin).decode(),
         msg_key=row.key,
         tag=row.tag,
         headers=row.headers,
@@ -356,4 +414,4 @@ def _dead_letter(one: _Copy, end: float) -> StoredCopy:
     )
     write = DeadLetterWrite(dead)
     write.deadline = end
-    return write.store_once(one.queue)
+    return write.store_once(copy.queue)

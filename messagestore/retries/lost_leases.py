@@ -1,7 +1,9 @@
-"""Messages of share groups that were leased too often: each lease ended without a result, so they are dead.
+"""Upkeep of share groups: messages that were leased too often become dead letters.
 
-A pass also ends runs of messages that are gone, and commits what no process has: the one that finished it
-may have ended.
+A message is leased again when its lease ends without a result, up to the group's `max_deliveries`.
+
+A pass also removes deleted messages from their runs, and raises committed offsets. The process that
+finished the messages normally raises them, but it may have ended before it did.
 """
 
 from __future__ import annotations
@@ -21,37 +23,46 @@ from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
 EVERY_S = 2.0
-MOST_DEAD = 100  # of a queue in a pass
+MOST_DEAD = 100  # messages of a queue in one pass
 
 
 def sweep() -> int:
-    """Make messages dead that were leased too often, and commit what no process has; return how many died.
+    """Run one pass over all share groups. Return the number of messages that became dead letters.
 
-    A pass over all share groups, for one process of all brokers.
+    Runs in one process of all brokers.
     """
-    groups = [one for one in snapshot.current().groups.values() if one.is_share]
+    share_groups = [g for g in snapshot.current().groups.values() if g.is_share]
     return sum(
-        _swept(group, node_id, queues) for group in groups for node_id, queues in upkeep.places(group).items()
+        _sweep_node(group, node_id, queues)
+        for group in share_groups
+        for node_id, queues in upkeep.places(group).items()
     )
 
 
-def _swept(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
+def _sweep_node(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
+    """Run the pass for a group's queues on one node. An error is logged; the next pass tries again."""
     died = 0
     with sweeping.later(f"Upkeep of share group {group.name} on node {node_id}"):
-        known = known_queues.known(
+        states = known_queues.known(
             group_id=group.id, node=node_pools.node(node_id), queues=[info.id for info in queues]
         )
-        for queue, one in known.items():
-            if one.view.runs:
-                upkeep.drop_missing(node_id=node_id, group_id=group.id, one=one)
-                died += _buried(group, node_id, queue, one.view.epoch)
-        behind = [queue for queue, one in known.items() if one.view.committed < (one.view.next_offset or 0)]
-        upkeep.commit(node_id, [(group.id, queue) for queue in behind])
+        for queue, state in states.items():
+            if state.view.runs:
+                upkeep.drop_missing(node_id=node_id, group_id=group.id, one=state)
+                died += _bury_exhausted(group, node_id, queue, state.view.epoch)
+        uncommitted = [
+            queue for queue, state in states.items() if state.view.committed < (state.view.next_offset or 0)
+        ]
+        upkeep.commit(node_id, [(group.id, queue) for queue in uncommitted])
     return died
 
 
-def _buried(group: GroupInfo, node_id: int, queue: int, epoch: int) -> int:
-    """Store messages of a queue that were leased too often as dead letters, and end their runs."""
+def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> int:
+    """Store messages that were leased too often as dead letters, and end their runs.
+
+    Returns the number of ended runs, each of which holds one message.
+    """
+    # Without a retry topic there is no place for dead letters, and the messages are leased again.
     limit = taking.limit_of(group, queue)
     if not limit:
         return 0
@@ -61,19 +72,28 @@ def _buried(group: GroupInfo, node_id: int, queue: int, epoch: int) -> int:
         )
     if not exhausted:
         return 0
-    lost = [_failure(run) for run in exhausted]
-    report = failures.store(group_id=group.id, owner="", failures=lost)
-    kept = {(one.queue, one.offset) for one in report.refused if one.state != "missing"}
-    over = [run for run in exhausted if (run.queue, run.first) not in kept]
+    lost_messages = [_lost_lease_failure(run) for run in exhausted]
+    # No member reports these failures, so there is no owner: the grants of the runs prove that no
+    # member has leased them again meanwhile.
+    report = failures.store(group_id=group.id, owner="", failures=lost_messages)
+    # A run ends only after its dead letter is stored: a crash in between stores it again, under
+    # the same id. A missing message has nothing to store, so its run ends, too.
+    not_stored = {(r.queue, r.offset) for r in report.refused if r.state != "missing"}
+    ended_runs = [run for run in exhausted if (run.queue, run.first) not in not_stored]
     with node_pools.node(node_id).reading() as session:
-        run_sql.finish(session, group_id=group.id, grants=[(run.queue, run.grant) for run in over])
+        run_sql.finish(session, group_id=group.id, grants=[(run.queue, run.grant) for run in ended_runs])
+    # A touched queue has its committed offset raised by the next pass of upkeep.commit_touched.
     known_queues.touch(group.id, [queue])
     log.warning(
-        "Share group %s: %d messages of queue %d are dead, no lease ended well", group.name, len(over), queue
+        "Share group %s: %d messages of queue %d are dead, no lease ended well",
+        group.name,
+        len(ended_runs),
+        queue,
     )
-    return len(over)
+    return len(ended_runs)
 
 
-def _failure(run: Run) -> Failure:
+def _lost_lease_failure(run: Run) -> Failure:
+    """Return the failure of a run's message, which has no retry left."""
     error = sharing.lease_lost(run.deliveries)
     return Failure(run.queue, run.epoch, run.first, error, None, last=True, grant=run.grant)

@@ -1,4 +1,4 @@
-"""Messages that wait for a retry: copies whose time has not come, and those unread in a retry topic."""
+"""Lists and counts of pending retries: delayed copies, and unread messages of retry topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metadata.cache.snapshot_types import TopicInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRetry(FailedMessage):
-    """A message that waits for its retry."""
+    """A failed message whose copy is not delivered yet."""
 
     attempt: int
     due_at_ms: int
@@ -26,7 +26,7 @@ class PendingRetry(FailedMessage):
 
 @dataclass(frozen=True, slots=True)
 class RetryCount:
-    """Number of a topic's messages that wait for their time, and of those that have come and are unread."""
+    """Number of a topic's retries: `waiting` for their time, and `unread` in the retry topic."""
 
     topic: str
     failure_topic: str
@@ -36,7 +36,10 @@ class RetryCount:
 
 @dataclass(frozen=True, slots=True)
 class PendingRetries:
-    """Counts by topic, and the messages that are due first. `away`: nodes that did not answer."""
+    """Counts by topic, and the messages in the order of their due times.
+
+    `away`: nodes that did not answer.
+    """
 
     topics: tuple[RetryCount, ...]
     messages: tuple[PendingRetry, ...]
@@ -44,48 +47,52 @@ class PendingRetries:
 
 
 def waiting(*, group: str, actor: Actor, topic: str | None = None, limit: int = 100) -> PendingRetries:
-    """List messages of a group, or of one of its topics, that wait for a retry. Needs `manage` on the group.
+    """Return the pending retries of a group, or of one of its topics. Needs `manage` on the group.
 
-    Raises NotFound, Forbidden, Invalid; NodeUnavailable when no retry node answers.
+    Lists at most `limit` messages. Raises NotFound, Forbidden, Invalid, and NodeUnavailable if no
+    retry node answers.
     """
-    kept = dead_letters.which(group=group, topic=topic, error=None, actor=actor)
+    selection = dead_letters.which(group=group, topic=topic, error=None, actor=actor)
     dead_letters.check_limit(limit)
-    known = snapshot.current()
-    theirs = [
+    view = snapshot.current()
+    retry_topics = [
         failures
-        for (owner, origin), failures in known.failure_topics.items()
-        if owner == kept.group_id and kept.topic_id in (None, origin)
+        for (owner, origin), failures in view.failure_topics.items()
+        if owner == selection.group_id and selection.topic_id in (None, origin)
     ]
-    return _read(kept.group_id, sorted(theirs, key=lambda one: one.name), limit)
+    return _read(selection.group_id, sorted(retry_topics, key=lambda t: t.name), limit)
 
 
 def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetries:
-    queues = [queue for one in topics for queue in one.queues]
+    queues = [queue for topic in topics for queue in topic.queues]
     counts: dict[int, int] = {}
     unread: dict[int, int] = {}
     rows: list[failure_sql.WaitingRow] = []
 
-    def read(session: Session, mine: list[int]) -> None:
-        counts.update(failure_sql.count_waiting(session, queues=mine))
-        rows.extend(failure_sql.list_waiting(session, queues=mine, most=limit))
-        gaps = promotion_sql.read_all_gaps(session, queues=mine)
-        for queue, at in reader_sql.read_positions(session, group_id=group_id, queues=mine).items():
-            first = max(at.committed or 0, at.low)
-            unread[queue] = left(first, at.head, gaps=gaps.get(queue, ()))
+    def read(session: Session, node_queues: list[int]) -> None:
+        counts.update(failure_sql.count_waiting(session, queues=node_queues))
+        rows.extend(failure_sql.list_waiting(session, queues=node_queues, most=limit))
+        gaps = promotion_sql.read_all_gaps(session, queues=node_queues)
+        for queue, position in reader_sql.read_positions(
+            session, group_id=group_id, queues=node_queues
+        ).items():
+            # Messages below the log start offset are deleted: they will never be read.
+            first = max(position.committed or 0, position.low)
+            unread[queue] = left(first, position.head, gaps=gaps.get(queue, ()))
 
-    away = dead_letters.ask(sweeping.queues_by_node(queues), read)
+    nodes_away = dead_letters.ask(sweeping.queues_by_node(queues), read)
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
     return PendingRetries(
-        tuple(_count(one, counts, unread) for one in topics),
+        tuple(_count_topic(topic, counts, unread) for topic in topics),
         tuple(
             PendingRetry(attempt=row.attempt, due_at_ms=row.due_at_ms, **dead_letters.of_failed(row))
             for row in rows[:limit]
         ),
-        away,
+        nodes_away,
     )
 
 
-def _count(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> RetryCount:
+def _count_topic(topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]) -> RetryCount:
     origin = snapshot.current().topics.get(topic.failure_of or 0)
     return RetryCount(
         origin.name if origin is not None else "",

@@ -1,10 +1,11 @@
-"""Redrives: dead letters brought back, in the background, at a limited rate; they can be stopped.
+"""Redrives: dead letters are sent again in the background, at a limited rate.
 
-A redrive is a row in metadata; the loop of one broker takes the running ones a step further. A message is
-stored first, under an id derived from the dead one's, and deleted from the dead then: whatever dies in
-between, the step that is made again finds it stored. It goes to the retry topic of its group, due at once
-and with all its retries, or back to its topic, where every group gets it. What died after the request does
-not belong to it, so a message that fails again is not brought back twice.
+A redrive is a row in metadata, which the loop of one broker advances step by step. Each message
+is stored first, under an id that is derived from the dead letter's, and then deleted from the
+dead letters. So if a process dies in between, the repeated step finds the stored message. The
+message goes to the retry topic of its group, due at once and with all its retries, or to its
+original topic, where every group reads it. Dead letters that are stored after the request do not
+belong to the redrive, so a message that fails again is not redriven twice.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from metadata.rules.groups import failure_rules
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
-PASS_S = 2.0  # what a pass may take: the lease lasts three pauses
-MOST_S = PASS_S + EVERY_S  # of the rate that a pass may make up for
-CHUNK = 50  # messages of a step; a stopped redrive makes no further one
+PASS_S = 2.0  # longest pass: the lease lasts three pauses
+MOST_S = PASS_S + EVERY_S  # longest time for which a pass may catch up with the rate
+CHUNK = 50  # messages in one step; a stopped redrive begins no further step
 START = (0, 0)
 
 
@@ -54,48 +55,52 @@ def request(
     everything: bool = False,
     rate: int | None = None,
 ) -> RedriveView:
-    """A new redrive, under way when this returns. Needs `manage` on the group, to="topic" also `produce`.
+    """Begin a redrive of dead letters, by id or all that match, and return it.
 
-    Raises Invalid, Forbidden, NotFound, Conflict (in_use while another one runs, no_failure_topic),
-    NoWritableQueue while no queue of a topic takes messages, NodeUnavailable; then nothing was begun.
+    `to`: "group" or "topic". `rate`: messages a second. Needs `manage` on the group, and for the
+    target "topic" also `produce`. If an error is raised, no redrive has begun: Invalid, Forbidden,
+    NotFound, Conflict (in_use while another redrive of the group runs; no_failure_topic),
+    NoWritableQueue if a topic has no open queue, or NodeUnavailable.
     """
-    kept = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
+    selection = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
     dead_letters.check_choice(ids=ids, topic=topic, error=error, everything=everything)
     redrive_rows.check(to=to, rate=rate)
     rows = None if ids is None else dead_letters.by_node(ids)
-    bounds, total, topics = _measured(kept, rows)
+    bounds, total, topics = _measure(selection, rows)
+    # Checked before the redrive begins, so that the user gets the error and not a redrive that
+    # never ends.
     for topic_id in topics:
-        _check_target(kept.group_id, topic_id, to, actor)
-    chosen = Chosen(rows, kept.topic_id, topic or "", error)
+        _check_target(selection.group_id, topic_id, to, actor)
+    chosen = Chosen(rows, selection.topic_id, topic or "", error)
     return redrive_rows.request(
         group=group, chosen=chosen, to=to, rate=rate, bounds=bounds, total=total, actor=actor
     )
 
 
-def _measured(
-    kept: DeadFilter, rows: Mapping[int, Sequence[int]] | None
+def _measure(
+    selection: DeadFilter, rows: Mapping[int, Sequence[int]] | None
 ) -> tuple[dict[int, int], int, set[int]]:
-    """The highest row of each node, how many messages are meant, and of which topics."""
+    """Return the highest row of each node, the number of chosen messages, and their topics."""
     bounds: dict[int, int] = {}
     total, topics = 0, set()
     for node_id in sweeping.retry_nodes():
         with delayed_store.prepared(node_id).reading() as session:
             bounds[node_id] = upto = dead_letter_sql.newest_dead(session)
             if rows is None:
-                total += dead_letter_sql.count_dead(session, kept=kept, upto=upto)
-                topics |= {one.topic_id for one in dead_letter_sql.summarize_dead(session, kept=kept)}
+                total += dead_letter_sql.count_dead(session, kept=selection, upto=upto)
+                topics |= {row.topic_id for row in dead_letter_sql.summarize_dead(session, kept=selection)}
             else:
-                wanted = rows.get(node_id, ())
-                found = dead_letter_sql.select_dead(session, group_id=kept.group_id, ids_wanted=wanted)
-                total += len(found)
-                topics |= {one.row.topic_id for one in found}
+                row_ids = rows.get(node_id, ())
+                chosen = dead_letter_sql.select_dead(session, group_id=selection.group_id, ids_wanted=row_ids)
+                total += len(chosen)
+                topics |= {dead_letter.row.topic_id for dead_letter in chosen}
     return bounds, total, topics
 
 
 def _check_target(group_id: int, topic_id: int, to: str, actor: Actor) -> None:
-    """Raise CatmqError if messages of a topic cannot be redriven."""
-    known = snapshot.current()
-    topic = known.topics.get(topic_id)
+    """Raise CatmqError if messages of a topic cannot be redriven now."""
+    view = snapshot.current()
+    topic = view.topics.get(topic_id)
     if topic is None:
         raise NotFound("The topic of some of these messages was deleted.", code=Code.TOPIC_NOT_FOUND)
     if to == "group":
@@ -107,67 +112,78 @@ def _check_target(group_id: int, topic_id: int, to: str, actor: Actor) -> None:
 
 
 def _is_open(queue: int) -> bool:
+    """Return True if the queue and its node accept messages."""
     info = snapshot.find_queue(queue)
     return info.state == "read_write" and snapshot.node_by_id(info.node_id).state == "read_write"
 
 
 def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
-    """The queues of a pair's retry topic. Raises NotFound, Conflict, Unavailable."""
-    known = snapshot.current()
-    group, topic = known.groups.get(group_id), known.topics.get(topic_id)
-    if group is None or topic is None or known.subscription(group_id, topic_id) is None:
+    """Return the queues of the retry topic of a group and a topic.
+
+    Raises NotFound (subscription_not_found), Conflict, Unavailable.
+    """
+    view = snapshot.current()
+    group, topic = view.groups.get(group_id), view.topics.get(topic_id)
+    if group is None or topic is None or view.subscription(group_id, topic_id) is None:
         raise NotFound(
             "The group no longer subscribes to the topic of these messages: redrive them to the topic.",
             code=Code.SUBSCRIPTION_NOT_FOUND,
         )
-    found = retry_topics.of(group=group, topic=topic)
-    if found is None:
+    retry_topic = retry_topics.of(group=group, topic=topic)
+    if retry_topic is None:
         raise Unavailable("The retry topic is being created. Try again.", retry_after_ms=1000)
-    return found.queues
+    return retry_topic.queues
 
 
 @dataclass(slots=True)
 class Redriver:
-    """Takes the running redrives further; one broker's loop runs it, and two at once are harmless."""
+    """Advances the running redrives. One broker's loop uses it, and two at once are harmless."""
 
     passed: dict[int, float] = field(default_factory=dict)  # redrive → time.monotonic() of its last pass
     clock: Callable[[], float] = time.monotonic
 
     def run_once(self) -> int:
-        """One bounded pass over all that run; how many messages were brought back."""
+        """Run one bounded pass over all running redrives. Return the number of handled messages."""
         now = self.clock()
-        rows = redrive_rows.running()
-        before, self.passed = self.passed, {one.id: now for one in rows}
+        redrives = redrive_rows.running()
+        passed_before, self.passed = self.passed, {redrive.id: now for redrive in redrives}
         end, count = now + PASS_S, 0
-        for one in rows:
-            elapsed_s = min(MOST_S, now - before.get(one.id, now - EVERY_S))
-            count += self._further(one, allowed=max(1, int(one.rate * elapsed_s)), end=end)
+        for redrive in redrives:
+            elapsed_s = min(MOST_S, now - passed_before.get(redrive.id, now - EVERY_S))
+            count += self._advance(redrive, allowed=max(1, int(redrive.rate * elapsed_s)), end=end)
         return count
 
-    def _further(self, redrive: RedriveView, *, allowed: int, end: float) -> int:
-        """Take one redrive further by as many messages as its rate allows."""
+    def _advance(self, redrive: RedriveView, *, allowed: int, end: float) -> int:
+        """Advance one redrive by at most `allowed` messages. Return the number of handled messages.
+
+        `end`: the time.monotonic() after which no step begins.
+        """
         count = 0
         for node_id in sorted(redrive.bounds):
             while allowed - count > 0:
                 step = _Step(redrive, node_id, min(CHUNK, allowed - count))
-                done = step.run()
-                if done is None:  # held up; the next pass tries again
+                handled = step.run()
+                # An error stops the redrive for this pass; the next pass tries the same message
+                # again.
+                if handled is None:
                     return count
-                if done == 0:
+                if handled == 0:
                     break
-                count += done
+                count += handled
+                # The redrive may have been stopped, so its state is read after each step.
                 if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
                 places = {**redrive.places, node_id: step.place}
                 redrive = replace(redrive, places=places, deleting={**redrive.deleting, node_id: ()})
             else:
+                # The rate is used up, and this node may have more messages.
                 return count
         redrive_rows.finish(redrive.id, state="done")
         return count
 
 
 class _Step:
-    """Some messages of one node, brought back one after the other, then deleted together."""
+    """A step of a redrive: sends some messages of a node again, then deletes them together."""
 
     def __init__(self, redrive: RedriveView, node_id: int, most: int) -> None:
         self._redrive = redrive
@@ -179,38 +195,41 @@ class _Step:
         self._detail = ""
 
     def run(self) -> int | None:
-        """Run a step; return the messages dealt with, 0 at the node's end, None if something holds it up."""
+        """Run the step. Return the number of handled messages, 0 at the end of the node.
+
+        Returns None if a message cannot be sent now, or the node cannot be reached.
+        """
         try:
             self._count_deleted()
-            places = self._next()
+            places = self._read_next()
             for place, row in places:
                 self._try(row)
                 if self._detail:
                     break
                 self.place = place
             if places:
-                self._note()
+                self._record_progress()
         except CatmqError as error:
             log.warning("Redrive %d paused, will retry: %s", self._redrive.id, error.detail)
             return None
         return None if self._detail else len(places)
 
     def _count_deleted(self) -> None:
-        """Count messages that a broker brought back and deleted, and that it had no time to count."""
+        """Count messages that a broker redrove and deleted, but did not count before it died."""
         rows = self._redrive.deleting.get(self._node_id, ())
         if not rows:
             return
         with delayed_store.prepared(self._node_id).reading() as session:
-            left = dead_letter_sql.select_dead(session, group_id=self._redrive.group_id, ids_wanted=rows)
-        # Those that are left were not deleted; this step meets them again.
-        deleted = sorted({*rows} - {copy.row.id for copy in left})
+            remaining = dead_letter_sql.select_dead(session, group_id=self._redrive.group_id, ids_wanted=rows)
+        # Remaining rows were not deleted, and this step handles them again.
+        deleted = sorted({*rows} - {copy.row.id for copy in remaining})
         redrive_rows.count_deleted(self._redrive.id, node=self._node_id, rows=deleted)
 
-    def _next(self) -> list[tuple[Place, DeadLetter | None]]:
-        """The places that come next, each with its message if that is still there."""
+    def _read_next(self) -> list[tuple[Place, DeadLetter | None]]:
+        """Return the next places, each with its dead letter, or None if that was deleted."""
         redrive = self._redrive
         chosen = redrive.chosen
-        kept = DeadFilter(redrive.group_id, chosen.topic_id, chosen.error_class)
+        selection = DeadFilter(redrive.group_id, chosen.topic_id, chosen.error_class)
         with delayed_store.prepared(self._node_id).reading() as session:
             if chosen.rows is not None:
                 rows = [row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id]
@@ -218,31 +237,42 @@ class _Step:
             else:
                 upto = redrive.bounds[self._node_id]
                 places = dead_letter_sql.dead_places(
-                    session, kept=kept, after=self.place, upto=upto, most=self._most
+                    session, kept=selection, after=self.place, upto=upto, most=self._most
                 )
-            wanted = [one.id for one in places]
-            found = dead_letter_sql.select_dead(session, group_id=redrive.group_id, ids_wanted=wanted)
-        by_id = {one.row.id: one for one in found}
+            row_ids = [item.id for item in places]
+            dead = dead_letter_sql.select_dead(session, group_id=redrive.group_id, ids_wanted=row_ids)
+        by_id = {item.row.id: item for item in dead}
         return [(place, by_id.get(place.id)) for place in places]
 
-    def _try(self, one: DeadLetter | None) -> None:
-        """Bring a message back; it stays dead if that cannot be, and the step ends if it cannot now."""
-        if one is None:
+    def _try(self, dead_letter: DeadLetter | None) -> None:
+        """Send a message again, or skip it if that is impossible; the message then stays dead.
+
+        Sets `_detail` if the message cannot be sent now, which ends the step.
+        """
+        if dead_letter is None:
             return
         try:
-            self._bring_back(one)
-            self._stored.append(one.row.id)
+            self._bring_back(dead_letter)
+            self._stored.append(dead_letter.row.id)
         except Unavailable as error:
             self._detail = error.detail
         except CatmqError as error:
-            log.warning("Dead letter dead-%d-%d not redriven: %s", self._node_id, one.row.id, error.detail)
+            log.warning(
+                "Dead letter dead-%d-%d not redriven: %s", self._node_id, dead_letter.row.id, error.detail
+            )
             self._skipped += 1
 
-    def _bring_back(self, one: DeadLetter) -> None:
-        row, to = one.row, self._redrive.to
-        copy_id = failure_rules.redrive_id(died_at_ms=row.died_at_ms, dead=one.batch_id, to=to)
+    def _bring_back(self, dead_letter: DeadLetter) -> None:
+        """Store the message again. Raises CatmqError if it cannot be stored, or not now."""
+        row, to = dead_letter.row, self._redrive.to
+        # The same id for every try: a repeat after a crash finds the stored message.
+        copy_id = failure_rules.redrive_id(died_at_ms=row.died_at_ms, dead=dead_letter.batch_id, to=to)
         message = NewMessage(
-            body=one.body, key=row.key, tag=row.tag, headers=headers_of(one.headers), trace_id=row.trace_id
+            body=dead_letter.body,
+            key=row.key,
+            tag=row.tag,
+            headers=headers_of(dead_letter.headers),
+            trace_id=row.trace_id,
         )
         if to == "topic":
             topic = snapshot.current().topics.get(row.topic_id)
@@ -251,20 +281,23 @@ class _Step:
             publish(topic=topic.name, messages=[message], batch_id=UUID(bytes=copy_id), actor=job("redrive"))
             return
         queue = failure_rules.copy_queue(copy_id, _failure_queues(row.group_id, row.topic_id))
-        now = msgspec.structs.replace(message, delay_ms=0)
-        waiting = NewDelayed(now, attempt=1, origin=row.origin)
+        due_at_once = msgspec.structs.replace(message, delay_ms=0)
+        copy = NewDelayed(due_at_once, attempt=1, origin=row.origin)
         try:
-            delayed_store.store(queue=queue, messages=[waiting], batch_id=copy_id, producer="redrive")
+            delayed_store.store(queue=queue, messages=[copy], batch_id=copy_id, producer="redrive")
         except Conflict as error:
             if error.code == Code.QUEUE_NOT_WRITABLE:
-                raise Unavailable(error.detail) from error  # the retry queue is closed for a while
+                raise Unavailable(error.detail) from error  # the retry queue is closed for now
             raise
 
-    def _note(self) -> None:
+    def _record_progress(self) -> None:
+        """Delete the redriven dead letters, and record the progress."""
+        # The rows are recorded before they are deleted. If this process dies after the delete,
+        # the next step counts the rows that no longer exist as redriven.
         if self._stored:
             redrive_rows.begin_deleting(self._redrive.id, node=self._node_id, rows=self._stored)
         with node_pools.node(self._node_id).writing() as session:
-            gone = dead_letter_sql.delete_dead(
+            deleted = dead_letter_sql.delete_dead(
                 session, group_id=self._redrive.group_id, ids_wanted=self._stored
             )
         redrive_rows.advance(
@@ -272,7 +305,7 @@ class _Step:
             node=self._node_id,
             place=(self.place.died_at_ms, self.place.id),
             rows=self._stored,
-            redriven=gone,
+            redriven=deleted,
             skipped=self._skipped,
             detail=self._detail,
         )
