@@ -3,6 +3,7 @@
     RolledBack     nothing was stored: may be repeated, or go to another queue
       Refused      the head row said no (missing, read-only, another node epoch)
       Duplicate    a primary key exists already: never repeated blindly
+      ReadOnly     the server takes no writes
     Unreachable    no connection could be made, so nothing was sent either
       NoPartition  the table has no partition for these offsets yet
     SlowNode       nobody waited for the end; only for what may be repeated
@@ -31,8 +32,9 @@ FULL = frozenset({1114, 1021})
 UNWRITTEN = frozenset({3, 1026, 1030})
 NO_MEMORY = frozenset({1037, 1038, 1041})
 UNFIT = frozenset({1366, 1406})  # a value does not fit its column: that was altered, or a limit is above it
-# Deadlock, record changed, lock wait, read-only server.
-ROLLED_BACK = frozenset({1213, 1020, 1205, 1290, 1836}) | FULL | NO_MEMORY
+READ_ONLY = frozenset({1290, 1836})
+# Deadlock, record changed, lock wait.
+ROLLED_BACK = frozenset({1213, 1020, 1205}) | READ_ONLY | FULL | NO_MEMORY
 # Connection lost (with TLS: 2026), killed, out of step; interrupted; error in COMMIT; server stops; network.
 AMBIGUOUS = frozenset(
     {2006, 2013, 2014, 2026, 2027, 2055, 1317, 1927, 1969, 3024, 4031, 1180, 1053, 1158, 1159, 1160, 1161}
@@ -65,6 +67,10 @@ class Duplicate(RolledBack):
     """A primary key exists already."""
 
 
+class ReadOnly(RolledBack):
+    """The server takes no writes."""
+
+
 class Unreachable(NodeUnavailable):
     """No connection could be made."""
 
@@ -95,7 +101,12 @@ class Denied(Final):
     """The account lacks a right."""
 
 
-_BY_NUMBER = {REFUSED: Refused, DUPLICATE: Duplicate, NO_PARTITION: NoPartition}
+_BY_NUMBER = {
+    REFUSED: Refused,
+    DUPLICATE: Duplicate,
+    NO_PARTITION: NoPartition,
+    **dict.fromkeys(READ_ONLY, ReadOnly),
+}
 
 
 def is_full(number: int, text: str) -> bool:

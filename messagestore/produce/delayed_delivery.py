@@ -186,9 +186,9 @@ class DelayedDelivery:
         for queue, rows in due_rows.items():
             for row in rows:
                 target = self._target(view, queue, row)
-                # The row must wait. The whole queue pauses, and its later rows are read again
-                # after that.
-                if target is None:
+                # The row must wait, perhaps because a move to its target has just failed. The
+                # whole queue pauses, and its later rows are read again after that.
+                if target is None or self._is_paused(target.id):
                     self._pause(queue)
                     break
                 size += row.size
@@ -208,6 +208,9 @@ class DelayedDelivery:
         if info is not None and info.node_id != self._node_id:
             return info
         return _target_of(view, queue, row, near=self._node_id)
+
+    def _is_paused(self, queue: int) -> bool:
+        return self._paused_until.get(queue, 0.0) > time.monotonic()
 
     def _pause(self, queue: int) -> None:
         self._paused_until[queue] = time.monotonic() + RETRY_S

@@ -230,9 +230,9 @@ def prepare(node: Node) -> None:
         return
     with _guard:
         try:
-            # RolledBack includes a read-only server. It has the table already, or nothing can be
-            # stored there anyway.
-            with suppress(db_errors.RolledBack), node.writing() as session:
+            # A read-only server has the table already, or nothing can be stored there anyway. After
+            # any other error, such as a full disk, the next call tries again.
+            with suppress(db_errors.ReadOnly), node.writing() as session:
                 node_sql.create_node_tables(session)
         except db_errors.Ambiguous as fault:  # CREATE TABLE IF NOT EXISTS is safe to repeat
             raise NodeUnavailable(fault.detail) from fault

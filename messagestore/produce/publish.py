@@ -371,7 +371,7 @@ class _Batch:
     def pieces(self, part: Part, runs: Sequence[Run]) -> list[Part]:
         """Cut a refused part again by the current routing. Return [] if it stays refused.
 
-        A part is cut again if it was cut by a former routing, and whose queues are closed and are
+        A part is cut again if it was cut by a former routing, and its queues are closed and are
         known not to have stored it. A piece is not cut a second time.
         """
         closed = (Code.QUEUE_NOT_WRITABLE, Code.NO_WRITABLE_QUEUE)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.heads import partitions
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce import delayed_admin, delayed_delivery, delayed_reassignment, delayed_store
 from messagestore.produce.delayed_delivery import DelayedDelivery
 from messagestore.produce.publish import Receipt, publish
-from messagestore.tables import delayed_sql, message_sql, node_sql
+from messagestore.tables import delayed_sql, delivery_sql, message_sql, node_sql
 from messagestore.topology import queues, topics
 from messagestore.verify import verify
 from metadata.actors import Actor, command
@@ -152,6 +153,33 @@ def test_a_closed_queue_gives_its_messages_to_an_open_one(node: str) -> None:
     make_due(mine[0])
     mover(mine[0]).run_once()
     assert (bodies(mine[0]), bodies(mine[1])) == ([], [b"a", b"b"])
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["its own queue", "another queue"])
+def test_after_a_failed_move_the_queue_rests(
+    node: str, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    topic_queues = make_topic(queues=2)
+    delay("orders", b"a", queue=topic_queues[0])
+    if is_closed:
+        queues.set_state(topic="orders", queue=topic_queues[0], state="read_only", actor=ACTOR)
+        snapshot.refresh()
+    make_due(topic_queues[0])
+    tries = []
+
+    def fail(*_: object, **__: object) -> dict[int, int]:
+        tries.append(1)
+        raise db_errors.RolledBack("Node main answered 1205: Lock wait timeout exceeded")
+
+    moving = mover(topic_queues[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery_sql, "move_delayed", fail)
+        for _ in range(5):
+            moving.run_once()
+    assert len(tries) == 2  # of all queues together, then of this one
+    monkeypatch.setattr(delayed_delivery, "RETRY_S", 0.0)
+    moving._paused_until.clear()
+    until(lambda: moving.run_once() == 1)
 
 
 def test_a_key_of_a_strict_topic_waits_for_its_queue(node: str) -> None:

@@ -138,6 +138,41 @@ def test_a_stale_picture_of_the_node_stores_nothing(queue: int) -> None:
     assert look(queue, "SELECT COUNT(*) FROM delayed_message") == [(0,)]
 
 
+def test_a_table_that_could_not_be_made_is_made_at_the_next_call(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(session: object) -> None:
+        raise db_errors.of_mysql(1114, "The table is full", "main")
+
+    delayed_store.evict_all()
+    with monkeypatch.context() as patched:
+        patched.setattr(node_sql, "create_node_tables", full)
+        with pytest.raises(NodeUnavailable, match="Free or add disk space"):
+            delayed_store.prepare(node_pools.node_of(queue))
+    made = []
+    monkeypatch.setattr(node_sql, "create_node_tables", made.append)
+    delayed_store.prepare(node_pools.node_of(queue))
+    delayed_store.prepare(node_pools.node_of(queue))
+    assert len(made) == 1
+
+
+def test_a_node_that_takes_no_writes_is_asked_for_its_table_once(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def read_only(session: object) -> None:
+        asked.append(1)
+        raise db_errors.of_mysql(1290, "The server is running with --read-only", "main")
+
+    delayed_store.evict_all()
+    monkeypatch.setattr(node_sql, "create_node_tables", read_only)
+    for _ in range(3):
+        delayed_store.prepare(node_pools.node_of(queue))
+    assert len(asked) == 1
+    delayed_store.evict_all()
+
+
 def test_a_node_that_is_lost_while_its_table_is_made_is_away_and_nothing_is_in_doubt(
     queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
