@@ -153,7 +153,7 @@ class Run:
         return replace(result, dropped=dropped, deleted=deleted, problem=problem)
 
     def _drop(self, node: Node, plan: QueuePlan) -> int:
-        """Drop the partitions below `low` one by one. Return their number."""
+        """Drop the partitions below the log start offset one by one. Return how many were dropped."""
         if not plan.partitions:
             return 0
         dropped = 0

@@ -130,7 +130,7 @@ def _bits_of(offsets: Iterable[int], run: Span) -> int | None:
 
 
 class _Recorder:
-    """Recorder of the reports of one member on the runs of one node."""
+    """Writes the reports of one member on the runs of one node, and collects their outcomes."""
 
     def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
         self._node, self._group, self._owner = node, group, owner

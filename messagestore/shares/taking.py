@@ -289,7 +289,7 @@ def _coalescer_of(place: _Place) -> NodeCoalescer[_Part, list[Run]]:
 
 
 def _count_of_one_node(parts: Sequence[_Part]) -> int:
-    """Return how many leading parts are on one node, and so fit into one transaction."""
+    """Return how many parts, from the first on, are on its node: one transaction takes them."""
     ends = (count for count, part in enumerate(parts) if part.place.node is not parts[0].place.node)
     return next(ends, len(parts))
 

@@ -104,6 +104,22 @@ def test_a_function_that_does_its_work_is_taken(function: Any) -> None:
     check_callable("handler", function)
 
 
+def error_of_a_message(broker: FakeBroker, kind: Any, handler: Any, *, batch: int | None = None) -> str:
+    """Return the error with which a message fails that a consumer hands to the handler."""
+    with Producer(transport=broker) as producer:
+        producer.send("t", "1")
+    consumer = kind(transport=broker, group="g", topics=["t"])
+    thread = threading.Thread(target=lambda: consumer.run(handler, batch=batch))
+    thread.start()
+    try:
+        assert broker.wait_until(lambda: "g" in broker.groups and bool(broker.waiting("g")))
+    finally:
+        consumer.stop()
+        thread.join(LIMIT_S)
+    (failed,) = broker.waiting("g")
+    return str(failed.error)
+
+
 @pytest.mark.parametrize("lazy", [coroutine, generator, async_generator, AsyncMock()])
 def test_a_result_that_nobody_awaits_is_refused(lazy: Any) -> None:
     with pytest.raises(OptionError, match="the handler returned"):
@@ -130,18 +146,7 @@ def test_a_message_whose_handler_only_started_its_work_has_failed(
     broker: FakeBroker, kind: Any, batch: int | None
 ) -> None:
     """As with asyncio.run_coroutine_threadsafe() and executor.submit()."""
-    with Producer(transport=broker) as producer:
-        producer.send("t", "1")
-    consumer = kind(transport=broker, group="g", topics=["t"])
-    thread = threading.Thread(target=lambda: consumer.run(lambda messages: Future(), batch=batch))
-    thread.start()
-    try:
-        assert broker.wait_until(lambda: "g" in broker.groups and bool(broker.waiting("g")))
-    finally:
-        consumer.stop()
-        thread.join(LIMIT_S)
-    (failed,) = broker.waiting("g")
-    assert ".result()" in str(failed.error)
+    assert ".result()" in error_of_a_message(broker, kind, lambda messages: Future(), batch=batch)
 
 
 @pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
@@ -160,18 +165,7 @@ def test_run_refuses_before_it_joins_the_group(broker: FakeBroker, kind: Any, ba
 def test_a_message_whose_handler_returned_a_coroutine_has_failed(
     broker: FakeBroker, kind: Any, lazy: Any
 ) -> None:
-    with Producer(transport=broker) as producer:
-        producer.send("t", "1")
-    consumer = kind(transport=broker, group="g", topics=["t"])
-    thread = threading.Thread(target=consumer.run, args=(lambda message: lazy(message),))
-    thread.start()
-    try:
-        assert broker.wait_until(lambda: "g" in broker.groups and bool(broker.waiting("g")))
-    finally:
-        consumer.stop()
-        thread.join(LIMIT_S)
-    (failed,) = broker.waiting("g")
-    assert "asyncio.run" in str(failed.error)
+    assert "asyncio.run" in error_of_a_message(broker, kind, lambda message: lazy(message))
 
 
 def test_a_fake_broker_does_not_wait_for_a_coroutine(broker: FakeBroker) -> None:
